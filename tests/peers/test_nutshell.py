@@ -302,7 +302,7 @@ async def test_a_payment_from_an_invoice_to_its_proof_goes_through_its_mint(nuts
         invoice=request, asked=Raw(asked), quote_id="", request_id="00" * 32, schema_id="s", job_hash=JOB_HASH,
         provider=NPUB, at_ms=0, judge="buyer",
     )  # fmt: skip
-    locked = await payer.lock(held, lambda tag: tag == payee.keyset_tag())
+    locked = await payer.lock(held, lambda tag: tag == payee.keyset_tag(), 10)
     with pytest.raises(ProofRefused) as refused:
         await payer.reclaim(locked, locked.proofs)
     assert refused.value.reason == "refused_by_mint"

@@ -137,6 +137,8 @@ class Sent(Struct, frozen=True, tag="sent", tag_field="step"):
     at_ms: int
     # When the invoice cannot be paid any more.
     expires_ms: int = 0
+    # What a mint takes for it.
+    fee_msats: int = 0
 
 
 class Settled(Struct, frozen=True, tag="settled", tag_field="step"):
@@ -201,6 +203,8 @@ class Spent(Struct, frozen=True):
     order: str = ""
     # When an invoice that was sent elsewhere cannot be paid any more.
     expires_ms: int = 0
+    # What a mint took for it, beside what the payee has.
+    fee_msats: int = 0
 
 
 class Paid(Struct, frozen=True):
@@ -368,8 +372,12 @@ class Wallet:
             case Receipted():
                 self.unreceipted.pop(step.payment_hash, None)
             case Sent():
-                spent = Spent(step.payment_hash, step.provider, step.msats, step.at_ms, step.order, step.expires_ms)
-                self._spend(spent)
+                self._spend(
+                    Spent(
+                        step.payment_hash, step.provider, step.msats, step.at_ms, step.order, step.expires_ms,
+                        step.fee_msats,
+                    )
+                )  # fmt: skip
             case Settled():
                 self._settled(step)
             case Ecash():

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from trunkline.edges.nostr.mint_client import MintClient, NoAnswer
+from trunkline.money import bolt11
 from trunkline.money.cashu import proof as proofs
 from trunkline.money.cashu.checking import Asked, check_hold
 from trunkline.money.cashu.curve import is_schnorr_signed, public_key
@@ -156,19 +157,28 @@ class CashuRail:
 
     # -- the payer -----------------------------------------------------------------------------------------------------
 
-    def need_ready(self, wish: Held) -> None:
-        """``RailFailed`` if it is certain that this cannot be paid."""
+    def cost(self, amount: int) -> int:
+        """What the mint takes for a payment of so many satoshis. ``RailFailed`` if it cannot be made now."""
+        if self.terms is None:
+            raise RailFailed("nobody knows yet what the mint takes for it")
+        return fee([self.terms] * len(self.purse.enough(amount, self.terms.input_fee_ppk)))
+
+    def need_ready(self, wish: Held, most_fee: int) -> None:
+        """``RailFailed`` if it is certain that this cannot be paid, or not for such a fee."""
         request = read_request(wish.invoice)
         if self.url not in request.mints or request.unit != UNIT:
             raise RailFailed("the payee wants ecash of another mint, or in another unit")
         _need_lockable(self._lock_secret(request, NONCE, 1), request)
         if len(self.purse.locked) >= MAX_LOCKED:
             raise RailFailed(f"{MAX_LOCKED} payments in ecash wait to be redeemed or to end")
-        self.purse.enough(request.amount, 0 if self.terms is None else self.terms.input_fee_ppk)
+        if self.terms is None:
+            self.purse.enough(request.amount, 0)
+        else:
+            _need_cheap(self.cost(request.amount), most_fee)
 
-    async def lock(self, wish: Held, named: Callable[[tuple[str, str]], bool]) -> Locked:
+    async def lock(self, wish: Held, named: Callable[[tuple[str, str]], bool], most_fee: int) -> Locked:
         """Lock ecash of ours to the payee. ``named`` says whether his event names a keyset. ``RailFailed`` if there is
-        not enough, or nobody knows; then it is in the purse as begun.
+        not enough, the mint takes more than ``most_fee``, or nobody knows; then it is in the purse as begun.
         """
         request = read_request(wish.invoice)
         async with self._turn:
@@ -183,6 +193,7 @@ class CashuRail:
 
             inputs = self.purse.enough(request.amount, self.terms.input_fee_ppk)
             keysets = await self._mint.keysets_of(inputs)
+            _need_cheap(fee(find_keyset(proof.keyset_id, keysets) for proof in inputs), most_fee)
             outputs = outputs_of(request.amount, self.terms, locked, self._random_bytes)
             if request.amount <= fee([self.terms] * len(outputs)):
                 raise RailFailed("the mint's fee for redeeming it is not less than it is worth")
@@ -248,8 +259,17 @@ class CashuRail:
     # -- funding -------------------------------------------------------------------------------------------------------
 
     async def fund(self, amount: int) -> tuple[str, int]:
-        """An invoice of the mint over so many satoshis, and until when it can be paid (0: it does not say)."""
+        """An invoice of the mint over so many satoshis, and until when it can be paid (0: it does not say).
+        ``RailFailed`` if the mint could not be used, or wants something else.
+        """
+        await self.look()
         found = await self._mint.quote(amount, UNIT)
+        try:
+            asked = bolt11.read(found.request).amount_msats
+        except bolt11.NotAnInvoice:
+            raise RailFailed("the mint gave no invoice") from None
+        if asked != amount * proofs.MSATS[UNIT]:
+            raise RailFailed(f"the mint wants {asked or 'any number of'} msats, and so much was not asked for")
         self._put(self.purse.with_funding(Funding(found.quote, amount, found.expiry or 0)))
         return found.request, found.expiry or 0
 
@@ -451,6 +471,11 @@ def _own_unspent(inputs: Sequence[Proof], states: Sequence[ProofState]) -> list[
 
 def _amount(proofs: Sequence[Proof]) -> int:
     return sum(proof.amount for proof in proofs)
+
+
+def _need_cheap(taken: int, most: int) -> None:
+    if taken > most:
+        raise RailFailed(f"the mint takes {taken} satoshis for it, and {most} were agreed to (fee_msats)")
 
 
 def _need_lockable(secret: str, request: PaymentRequest) -> None:

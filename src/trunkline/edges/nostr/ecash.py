@@ -21,6 +21,7 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -48,7 +49,7 @@ from trunkline.money.cashu.locks import JOB_TAG
 from trunkline.money.cashu.purse import Locked, Taken
 from trunkline.money.cashu.requests import PaymentRequest, read_request, write_request
 from trunkline.money.cashu.tokens import Token
-from trunkline.money.rail import Due, Proven, RailFailed
+from trunkline.money.rail import Due, Proven, RailFailed, Way
 from trunkline.money.receipts import Issued
 from trunkline.money.refusals import ProofRefused
 from trunkline.money.wallet import Held, Refused
@@ -242,34 +243,43 @@ class Ecash:
 
     def reaches(self, request: str) -> bool:
         """Whether this asks for ecash of a mint that is listed."""
-        return demands.is_ecash(request) and self._rail_for(request) is not None
+        return demands.is_ecash(request) and bool(self._shared(request))
 
-    def _rail_for(self, request: str) -> CashuRail | None:
-        """Of the mints that are asked for, the one of which we have most."""
+    def _shared(self, request: str) -> list[CashuRail]:
+        """Of the mints that are asked for, those that are listed."""
         try:
             mints = read_request(request).mints
         except ProofRefused:
-            return None
-        shared = [self.rails[mint] for mint in mints if mint in self.rails]
-        return max(shared, key=lambda rail: rail.purse.amount, default=None)
+            return []
+        return [self.rails[mint] for mint in mints if mint in self.rails]
 
-    def need_ready(self, wish: Held) -> None:
+    def way(self, request: str) -> Way | None:
+        """The mint that takes least for paying this, of several the one of which we have most; None if there is not
+        enough at any.
+        """
+        found = []
+        for rail in self._shared(request):
+            with suppress(RailFailed):
+                cost = rail.cost(read_request(request).amount)
+                found.append((cost, -rail.purse.amount, rail.url))
+        return None if not found else Way(min(found)[2], min(found)[0] * proof.MSATS[UNIT])
+
+    def need_ready(self, wish: Held, way: Way) -> None:
         """``Refused`` if there is not enough."""
-        rail = self._rail_for(wish.invoice)
+        rail = self.rails.get(way.mint)
         try:
             if rail is None:
                 raise RailFailed("none of its mints is listed in [nostr.wallet] mints")
-            rail.need_ready(wish)
+            rail.need_ready(wish, way.fee_msats // proof.MSATS[UNIT])
         except RailFailed as failed:
             raise Refused("PAYMENT_FAILED", failed.why) from None
 
-    async def pay(self, wish: Held) -> str:
+    async def pay(self, wish: Held, way: Way) -> str:
         """Lock the money to its payee, and tell him. Empty: what proves it is known when he has redeemed it."""
-        rail = self._rail_for(wish.invoice)
-        assert rail is not None  # it was ready
+        rail = self.rails[way.mint]
         asked = signed_events.read(bytes(wish.asked))
         try:
-            locked = await rail.lock(wish, lambda tag: tag in asked.tags)
+            locked = await rail.lock(wish, lambda tag: tag in asked.tags, way.fee_msats // proof.MSATS[UNIT])
         except ProofRefused as refused:
             raise RailFailed(f"the mint did not do it: {refused}") from None
         finally:

@@ -102,6 +102,8 @@ class Paying(Struct, eq=False):
     preimage: str = ""
     # Whose ecash it is to be paid with; empty for Lightning.
     mint: str = ""
+    # The most that this mint takes for it.
+    fee_msats: int = 0
 
 
 class EndPayments(Struct, frozen=True):

@@ -55,9 +55,9 @@ async def wanted(payee: Side, amount: int = 13, **changed: Any) -> Held:
     )  # fmt: skip
 
 
-async def locked(payer: Side | CashuRail, wish: Held) -> Locked:
+async def locked(payer: Side | CashuRail, wish: Held, most_fee: int = 1) -> Locked:
     rail = payer if isinstance(payer, CashuRail) else payer.rail
-    return await rail.lock(wish, lambda _tag: True)
+    return await rail.lock(wish, lambda _tag: True, most_fee)
 
 
 def token_of(one: Locked, server: MintServer) -> Token:

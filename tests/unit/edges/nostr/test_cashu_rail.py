@@ -113,15 +113,15 @@ async def test_who_has_not_enough_or_not_at_this_mint_locks_nothing(server: Mint
         poor = Side(server, PAYER_SECRET, amount)
         await poor.rail.look()
         with pytest.raises(RailFailed, match="not enough"):
-            poor.rail.need_ready(wish)
+            poor.rail.need_ready(wish, 1)
         with pytest.raises(RailFailed, match="not enough"):
             await locked(poor, wish)
         assert (poor.rail.purse.amount, poor.disk) == (amount, [])
     rich = Side(server, PAYER_SECRET, 100)
     with pytest.raises(RailFailed, match="another mint"):
-        rich.rail.need_ready(await wanted(payee, mints=("https://mint.example",)))
+        rich.rail.need_ready(await wanted(payee, mints=("https://mint.example",)), 1)
     with pytest.raises(RailFailed, match="does not name the keys"):
-        await rich.rail.lock(wish, lambda _tag: False)
+        await rich.rail.lock(wish, lambda _tag: False, 1)
     assert rich.disk == []
 
 
@@ -300,9 +300,9 @@ async def test_what_a_mint_was_paid_for_is_had_once_and_what_nobody_paid_is_forg
 )
 async def test_nothing_is_locked_in_a_way_that_a_mint_might_never_open(server: MintServer, tags: Any) -> None:
     payer, payee = Side(server, PAYER_SECRET, 100), Side(server, PAYEE_SECRET)
-    payer.rail.need_ready(await wanted(payee))
+    payer.rail.need_ready(await wanted(payee), 1)
     with pytest.raises(RailFailed, match="never open"):
-        payer.rail.need_ready(await wanted(payee, tags=tags))
+        payer.rail.need_ready(await wanted(payee, tags=tags), 1)
 
 
 async def test_what_a_swap_from_before_a_crash_redeemed_meanwhile_is_ours(server: MintServer) -> None:

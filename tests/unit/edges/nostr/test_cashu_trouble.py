@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.mints import MintServer
+from tests.mints import NUTS, MintServer
 from tests.unit.edges.nostr.ecash_sides import NOW, Side, locked, token_of, verify, wanted
 from tests.unit.money.cashu.toy_mint import PAYEE_SECRET, PAYER_SECRET, ToyMint
 from trunkline.edges.nostr.cashu_rail import LOCK_S, CashuRail
 from trunkline.edges.nostr.mint_client import MintClient
+from trunkline.money import bolt11
 from trunkline.money.cashu.curve import hash_to_curve
 from trunkline.money.cashu.locks import signed_witness
 from trunkline.money.cashu.purse import Locked
@@ -248,3 +249,56 @@ async def test_a_swap_that_cannot_be_ended_does_not_hold_up_the_next(server: Min
     server.before = lambda _path, _body: None
     assert await payer.rail.finish_begun() == [wishes[0]]
     assert (payer.rail.purse.amount, payer.rail.purse.begun) == (100, ())
+
+
+def invoice(server: MintServer, text: str) -> None:
+    """The next quote of the mint has this invoice."""
+
+    def other(status: int, data: bytes) -> tuple[int, bytes]:
+        return status, json.dumps(json.loads(data) | {"request": text}).encode()
+
+    server.garbled["/v1/mint/quote/bolt11"] = other
+
+
+async def test_no_ecash_is_bought_by_an_invoice_that_is_none_or_over_another_amount(server: MintServer) -> None:
+    side = Side(server, PAYER_SECRET)
+    for msats in (100_000_000_000, 21_001, 20_999):
+        invoice(server, bolt11.written(b"\x05" * 32, msats, "ab" * 32, "", NOW, 600))
+        with pytest.raises(RailFailed, match="not asked for"):
+            await side.rail.fund(21)
+    invoice(server, "\x1b[2J rm -rf ~")
+    with pytest.raises(RailFailed, match="no invoice"):
+        await side.rail.fund(21)
+    assert side.disk == []
+    assert (await side.rail.fund(21))[0].startswith("lnbcrt")
+
+
+@pytest.mark.parametrize("missing", ["7", "9", "11", "12"])
+async def test_no_ecash_is_bought_of_or_locked_at_a_mint_that_could_not_be_used(
+    server: MintServer, missing: str
+) -> None:
+    payer, payee = Side(server, PAYER_SECRET, 100), Side(server, PAYEE_SECRET)
+    wish = await wanted(payee)
+    nuts = {name: one for name, one in NUTS.items() if name != missing}
+    server.instead["/v1/info"] = (200, json.dumps({"nuts": nuts}).encode())
+    with pytest.raises(RailFailed, match=f"NUT {missing}"):
+        await payer.rail.fund(21)
+    with pytest.raises(RailFailed, match=f"NUT {missing}"):
+        await locked(payer, wish)
+    assert (payer.disk, server.quotes) == ([], {})
+
+
+async def test_a_mint_takes_no_more_for_a_payment_than_was_agreed_to(server: MintServer) -> None:
+    server.mint = ToyMint(fee_ppk=20_000)
+    payer, payee = Side(server, PAYER_SECRET, 2000), Side(server, PAYEE_SECRET)
+    wish = await wanted(payee, 100)
+    await payer.rail.look()
+    assert payer.rail.cost(100) == 20
+    with pytest.raises(RailFailed, match="takes 20 satoshis"):
+        payer.rail.need_ready(wish, 19)
+    with pytest.raises(RailFailed, match="takes 20 satoshis"):
+        await locked(payer, wish, 19)
+    assert payer.disk == []
+    payer.rail.need_ready(wish, 20)
+    await locked(payer, wish, 20)
+    assert payer.rail.purse.amount + payer.rail.purse.amount_locked == 1980

@@ -33,7 +33,7 @@ from trunkline.money.cashu.locks import JOB_TAG, signed_witness
 from trunkline.money.cashu.purse import Purse
 from trunkline.money.cashu.requests import PaymentRequest, read_request, write_request
 from trunkline.money.cashu.swaps import outputs_of
-from trunkline.money.rail import RailFailed
+from trunkline.money.rail import RailFailed, Way
 from trunkline.money.refusals import ProofRefused
 from trunkline.money.wallet import Held, Refused
 from trunkline.testing.memory import MemoryExchange
@@ -134,8 +134,8 @@ async def test_what_its_payee_redeemed_is_paid_and_without_a_result_that_counts_
     wish = await wanted(server)
     house.sent(wish)
     assert house.ecash.reaches(wish.invoice)
-    house.ecash.need_ready(wish)
-    assert await house.ecash.pay(wish) == ""
+    house.ecash.need_ready(wish, Way(server.url))
+    assert await house.ecash.pay(wish, Way(server.url)) == ""
     assert house.money() == (87, 13)
     zap = nutzaps.read_nutzap(house.said[-1])
     assert (zap.request_id, zap.token.amount) == (wish.request_id, 13)
@@ -155,7 +155,7 @@ async def test_what_its_payee_never_redeemed_is_had_back_when_its_lock_has_ended
 ) -> None:
     wish = await wanted(server)
     house.sent(wish)
-    await house.ecash.pay(wish)
+    await house.ecash.pay(wish, Way(server.url))
     house.exchange.advance(LOCK_S - 3600)
     house.ecash.look_soon()
     await asyncio.sleep(0.1)
@@ -170,7 +170,7 @@ async def paid(house: House, server: MintServer, amount: int) -> Held:
     """A payment that its payee was told of."""
     wish = await wanted(server, amount)
     house.sent(wish)
-    await house.ecash.pay(wish)
+    await house.ecash.pay(wish, Way(server.url))
     return wish
 
 
@@ -226,7 +226,7 @@ async def test_a_nutzap_that_no_relay_takes_is_unknown_and_comes_back(house: Hou
     wish = await wanted(server)
     house.sent(wish)
     with pytest.raises(RailFailed) as failed:
-        await house.ecash.pay(wish)
+        await house.ecash.pay(wish, Way(server.url))
     assert failed.value.is_unknown
     house.exchange.advance(LOCK_S + 61)
     await house.until(lambda: house.money() == (FUNDED, 0))
@@ -237,7 +237,7 @@ async def test_after_a_restart_the_call_that_handed_ecash_over_is_known_and_the_
 ) -> None:
     wish = msgspec.structs.replace(await wanted(server), order="o")
     house.sent(wish)
-    await house.ecash.pay(wish)
+    await house.ecash.pay(wish, Way(server.url))
     await house.background.stop()
     again = House(server, house.home, before=house)
     assert again.money() == (87, 13)
@@ -255,7 +255,7 @@ async def test_ecash_of_a_mint_that_is_not_listed_is_neither_paid_taken_nor_boug
     assert not house.ecash.reaches("lnbcrt1")
     assert not house.ecash.reaches("creqAxx")
     with pytest.raises(Refused, match="listed"):
-        house.ecash.need_ready(other)
+        house.ecash.need_ready(other, Way("https://mint.example"))
     with pytest.raises(RailFailed, match="not listed"):
         await house.ecash.fund("https://mint.example", 1000)
     token = msgspec.structs.replace(ToyMint("x").locked(13), mint="https://mint.example")
@@ -286,7 +286,7 @@ async def test_a_mint_that_does_not_answer_is_left_alone_for_a_while_and_asked_f
     house.exchange.advance(TERMS_S + 1)
     await house.until(lambda: house.ecash.asking(13_000, OURS.npub, JOB_HASH, "id") is None)
     with pytest.raises(RailFailed, match="NUT"):
-        await house.ecash.pay(await wanted_of(server))
+        await house.ecash.pay(await wanted_of(server), Way(server.url))
     count = len(server.asked)
     house.ecash.look_soon()
     await asyncio.sleep(0.05)
