@@ -27,7 +27,7 @@ from trunkline.money.cashu.curve import is_schnorr_signed, public_key
 from trunkline.money.cashu.keysets import Keyset, fee, find_keyset, second_version_id
 from trunkline.money.cashu.locks import check_released, lock_secret, read_lock, read_witness, signed_witness
 from trunkline.money.cashu.mint import ProofState, check_unspent
-from trunkline.money.cashu.purse import MAX_LOCKED, Begun, Funding, Locked, Purse, Taken
+from trunkline.money.cashu.purse import MANY_PROOFS, MAX_LOCKED, MAX_PROOFS, Begun, Funding, Locked, Purse, Taken
 from trunkline.money.cashu.requests import PaymentRequest, read_request
 from trunkline.money.cashu.spent import write_spent
 from trunkline.money.cashu.swaps import Output, outputs_of, split
@@ -44,6 +44,8 @@ LEAST_LOCK_S: Final = 3600
 # Before a lock ends nothing is begun with it any more: clocks differ, and a swap takes its time.
 SPARE_S: Final = 60
 UNIT: Final = "sat"
+# Proofs that are swapped for fewer in one step: what every mint takes.
+SWAPPED_AT_ONCE: Final = 64
 # A secret with a lock: mints sign what they do not see, and some spend none that is longer. Ours have 400.
 MAX_LOCK_CHARS: Final = 512
 # In the place of one that is drawn, to see what a lock will be.
@@ -100,7 +102,7 @@ class CashuRail:
 
     def can_ask(self, amount: int) -> bool:
         """Whether so many satoshis can be asked for: the mint is known, and its fee for redeeming them is less."""
-        if self.terms is None or len(self.purse.taken) >= MAX_LOCKED:
+        if self.terms is None or len(self.purse.taken) >= MAX_LOCKED or len(self.purse.proofs) >= MAX_PROOFS:
             return False
         try:
             return amount > fee([self.terms] * len(split(amount, self.terms)))
@@ -262,6 +264,8 @@ class CashuRail:
         """An invoice of the mint over so many satoshis, and until when it can be paid (0: it does not say).
         ``RailFailed`` if the mint could not be used, or wants something else.
         """
+        if len(self.purse.proofs) >= MAX_PROOFS:
+            raise RailFailed(f"there are {MAX_PROOFS} proofs of this mint, which is the most")
         await self.look()
         found = await self._mint.quote(amount, UNIT)
         try:
@@ -313,6 +317,19 @@ class CashuRail:
                 self._put(self.purse.end(begun, ()).with_funding(Funding(begun.quote, amount, 0)))
                 return
         self._end(begun, made)
+
+    async def consolidate(self) -> bool:
+        """Have the smallest of many proofs swapped for fewer; whether something was."""
+        async with self._turn:
+            if len(self.purse.proofs) < MANY_PROOFS:
+                return False
+            small = sorted(self.purse.proofs, key=lambda proof: proof.amount)[:SWAPPED_AT_ONCE]
+            keysets = await self._mint.keysets_of(small)
+            rest = _amount(small) - fee(find_keyset(proof.keyset_id, keysets) for proof in small)
+            if rest <= 0 or len(split(rest, await self._mint.active_keyset(UNIT))) >= len(small):
+                return False
+            await self._swap(small, keysets)
+        return True
 
     # -- swaps ---------------------------------------------------------------------------------------------------------
 

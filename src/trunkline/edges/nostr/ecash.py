@@ -46,7 +46,7 @@ from trunkline.money import demands, signed_events, wallet
 from trunkline.money.bech32 import public_of
 from trunkline.money.cashu import proof
 from trunkline.money.cashu.locks import JOB_TAG
-from trunkline.money.cashu.purse import Locked, Taken
+from trunkline.money.cashu.purse import MANY_PROOFS, Locked, Taken
 from trunkline.money.cashu.requests import PaymentRequest, read_request, write_request
 from trunkline.money.cashu.tokens import Token
 from trunkline.money.rail import Due, Proven, RailFailed, Way
@@ -140,7 +140,9 @@ class Ecash:
     def look_soon(self) -> None:
         """Something may be due now."""
         kept = {
-            one for mint in self.rails for one in (mint, *(f"{what} {mint}" for what in ("terms", "begun", "funding")))
+            one
+            for mint in self.rails
+            for one in (mint, *(f"{what} {mint}" for what in ("terms", "begun", "funding", "many")))
         }
         self._again = {name: one for name, one in self._again.items() if name in kept}
         if self.rails:
@@ -176,6 +178,8 @@ class Ecash:
                 await self._tried(rail, f"begun {rail.url}", self._look_at_begun(rail))
             if rail.purse.funding:
                 await self._tried(rail, f"funding {rail.url}", self._look_at_funding(rail))
+            if len(rail.purse.proofs) >= MANY_PROOFS:
+                await self._tried(rail, f"many {rail.url}", self._look_at_many(rail))
             for locked in rail.purse.locked:
                 await self._tried(rail, locked.held.payment_hash, self._look_at_locked(rail, locked))
             self._again.pop(rail.url, None)
@@ -211,6 +215,10 @@ class Ecash:
     async def _look_at_funding(self, rail: CashuRail) -> None:
         if not await rail.collect():
             self._later(f"funding {rail.url}", FUNDING_AGAIN_S)
+
+    async def _look_at_many(self, rail: CashuRail) -> None:
+        if not await rail.consolidate():
+            self._later(f"many {rail.url}")
 
     def _is_due(self, name: str) -> bool:
         again = self._again.get(name)

@@ -11,10 +11,10 @@ that was begun.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from trunkline.errors import ConfigError
 from trunkline.money.cashu.swaps import Output
@@ -22,7 +22,9 @@ from trunkline.money.cashu.tokens import Proof
 from trunkline.money.rail import RailFailed
 from trunkline.money.wallet import Held
 
-# Some 400 bytes each, a locked one 900.
+# Some 400 bytes each, a locked one 900. From ``MANY`` on small ones are swapped for large ones, from ``MAX_PROOFS`` on
+# nothing new is bought or asked for. Neither bounds what is read: whatever was written is money.
+MANY_PROOFS: Final = 512
 MAX_PROOFS: Final = 4096
 MAX_PURSE_BYTES: Final = 8_388_608
 # Tokens that are locked to payees, or that strangers locked to us, at a time; each has the payee's event with it.
@@ -83,7 +85,7 @@ class Funding(Struct, frozen=True):
 class Purse(Struct, frozen=True):
     """All of it."""
 
-    proofs: Annotated[tuple[Proof, ...], Meta(max_length=MAX_PROOFS)] = ()
+    proofs: tuple[Proof, ...] = ()
     begun: tuple[Begun, ...] = ()
     locked: tuple[Locked, ...] = ()
     taken: tuple[Taken, ...] = ()

@@ -13,12 +13,12 @@ import pytest
 from tests.mints import NUTS, MintServer
 from tests.unit.edges.nostr.ecash_sides import NOW, Side, locked, token_of, verify, wanted
 from tests.unit.money.cashu.toy_mint import PAYEE_SECRET, PAYER_SECRET, ToyMint
-from trunkline.edges.nostr.cashu_rail import LOCK_S, CashuRail
+from trunkline.edges.nostr.cashu_rail import LOCK_S, SWAPPED_AT_ONCE, CashuRail
 from trunkline.edges.nostr.mint_client import MintClient
 from trunkline.money import bolt11
 from trunkline.money.cashu.curve import hash_to_curve
 from trunkline.money.cashu.locks import signed_witness
-from trunkline.money.cashu.purse import Locked
+from trunkline.money.cashu.purse import MANY_PROOFS, MAX_PROOFS, Locked, Purse
 from trunkline.money.cashu.swaps import outputs_of
 from trunkline.money.cashu.tokens import Proof
 from trunkline.money.rail import RailFailed
@@ -302,3 +302,24 @@ async def test_a_mint_takes_no_more_for_a_payment_than_was_agreed_to(server: Min
     payer.rail.need_ready(wish, 20)
     await locked(payer, wish, 20)
     assert payer.rail.purse.amount + payer.rail.purse.amount_locked == 1980
+
+
+async def test_of_many_small_proofs_few_large_ones_are_made_while_there_is_room(server: MintServer) -> None:
+    side = Side(server, PAYER_SECRET)
+    rail = side.started(Purse(tuple(one for _ in range(MANY_PROOFS) for one in server.mint.proofs(1))))
+    assert await rail.consolidate()
+    assert (rail.purse.amount, len(rail.purse.proofs)) == (MANY_PROOFS, MANY_PROOFS - SWAPPED_AT_ONCE + 1)
+    assert unspent(rail.purse.proofs, server) == MANY_PROOFS
+    assert not await rail.consolidate()
+    full = side.started(Purse(rail.purse.proofs * (MAX_PROOFS // len(rail.purse.proofs) + 1)))
+    with pytest.raises(RailFailed, match="the most"):
+        await full.fund(21)
+    await full.look()
+    assert not full.can_ask(13)
+
+
+async def test_what_a_swap_for_fewer_proofs_would_not_make_fewer_is_left_alone(server: MintServer) -> None:
+    side = Side(server, PAYER_SECRET)
+    rail = side.started(Purse(server.mint.proofs(2048) * MANY_PROOFS))  # the largest that it signs
+    assert not await rail.consolidate()
+    assert side.disk == []
