@@ -1,10 +1,11 @@
-"""JSON to the byte form that is hashed: equal values give equal bytes. There are two such forms.
+"""JSON to the byte form that is hashed: equal values give equal bytes. There are two such forms, and a stricter one.
 
 ``canonical`` is RFC 8785 (the profile ``rfc8785``), for the record and for signatures. It does not judge JSON:
 ``strictjson`` refuses duplicate keys, NaN and lone surrogates before anything comes here. One deliberate difference
 from the RFC, which reads every number as a double: an integer stays the integer that was written. Two ids that differ
 only beyond 2^53 would otherwise have one hash, and one approval would cover both. So no two integers have one form; a
-float has the form of an integer where the RFC writes it so (``1.0`` is ``1``).
+float has the form of an integer where the RFC writes it so (``1.0`` is ``1``). ``exact`` goes further, for MACs that
+nobody else makes: a float that was written with more than a double holds is another number, too (decision 135).
 
 ``openagents`` is the form of OpenAgents (the profile ``openagents``), for every ``sha256:`` hash of a trajectory, a job
 or a receipt: what a Rust program gets from serde_json with its keys sorted. A float stays one (``1.0``, ``-0.0``,
@@ -19,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from typing import Final, cast
 
 import msgspec
@@ -28,7 +30,7 @@ from msgspec import Raw
 
 from trunkline import strictjson
 
-__all__ = ["canonical", "openagents", "openagents_hash"]
+__all__ = ["canonical", "exact", "openagents", "openagents_hash"]
 
 # A character outside the BMP, in UTF-8. Only there does orjson's order (code points) differ from UTF-16's.
 _ASTRAL: Final = re.compile(rb"[\xf0-\xf4]")
@@ -41,6 +43,12 @@ _MINUS_ZERO: Final = re.compile(rb"-0(?:[\s,\]}]|$)")
 # serde_json writes numbers from here on, and below the other one, with an exponent.
 _LARGE: Final = 1e16
 _SMALL: Final = 1e-5
+
+
+# Zeros that a whole number is written with, as an integer is; no double has more.
+_MAX_ZEROS: Final = 400
+# Python reads no integer of more than 4,300 digits.
+_MAX_DIGITS: Final = 4000
 
 
 class _FloatFound(Exception):
@@ -60,7 +68,10 @@ def canonical(raw: bytes | Raw, without: str | None = None) -> bytes:
     """The canonical form of one JSON value, of an object without this member if one is named. ``ValueError`` if it is
     not JSON or holds a number no double can.
     """
-    data = bytes(raw)
+    return _form(bytes(raw), without, None)
+
+
+def _form(data: bytes, without: str | None, read_float: Callable[[str], object] | None) -> bytes:
     try:
         # orjson's own form is RFC 8785's but for floats and the order of keys outside the BMP: 45 times faster.
         value = _decode(data)
@@ -72,7 +83,7 @@ def canonical(raw: bytes | Raw, without: str | None = None) -> bytes:
     except (_FloatFound, msgspec.DecodeError, orjson.JSONEncodeError, UnicodeDecodeError, RecursionError):
         # One that is found here, or what only Python's own reader takes or refuses in the right words.
         orjson.loads(data)
-    value = json.loads(data)
+    value = json.loads(data, parse_float=read_float)
     if without is not None:
         value.pop(without, None)
     return _written(value)
@@ -83,6 +94,8 @@ def _written(value: object) -> bytes:
     kind = type(value)
     if kind is int:
         return b"%d" % cast("int", value)
+    if kind is _Digits:
+        return bytes(cast("_Digits", value))
     if kind is dict:
         members = sorted(cast("dict[str, object]", value).items(), key=lambda member: member[0].encode("utf-16-be"))
         return b"{" + b",".join(orjson.dumps(name) + b":" + _written(item) for name, item in members) + b"}"
@@ -95,6 +108,45 @@ def _written(value: object) -> bytes:
             return text.removesuffix(".0").encode() if value else b"0"
     # Strings, constants, and floats in the ECMAScript form that the RFC asks for.
     return rfc8785.dumps(cast("str | float | bool | None", value))
+
+
+def exact(raw: bytes | Raw) -> bytes:
+    """The canonical form, in which no two numbers that differ as they are written are one: for MACs of inputs, where
+    an equal form is an equal call. A number is as in ``canonical`` where that says its value, else its own digits.
+    """
+    return _form(bytes(raw), None, _exact)
+
+
+class _Digits(bytes):
+    """A number in its form."""
+
+
+def _exact(text: str) -> float | _Digits:
+    """A number with a fraction or an exponent: as a float if that has the value that was written, else its digits.
+
+    The digits of a whole number are those of an integer. One that is too long to be read is its own text.
+    """
+    value = float(text)
+    if len(text) > _MAX_DIGITS:
+        return _Digits(b"E" + text.encode())
+    if _digits(text) == _digits(_written(value).decode()):
+        return value
+    sign, digits, exponent = _digits(text)
+    if 0 <= exponent < _MAX_ZEROS:
+        return _Digits(f"{sign}{digits}{'0' * exponent}".encode())
+    return _Digits(f"{sign}{digits}E{exponent}".encode())
+
+
+def _digits(text: str) -> tuple[str, str, int]:
+    """Sign, digits without zeros at either end, and the power of ten that they are counted in."""
+    mantissa, _, exponent = text.lower().partition("e")
+    sign, mantissa = ("-", mantissa[1:]) if mantissa.startswith("-") else ("", mantissa)
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    kept = digits.rstrip("0")
+    if not kept:
+        return "", "0", 0
+    return sign, kept, int(exponent or "0") - len(fraction) + len(digits) - len(kept)
 
 
 # --- the form of OpenAgents -------------------------------------------------------------------------------------------

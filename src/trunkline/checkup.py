@@ -41,6 +41,7 @@ from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.store import holder_of
 from trunkline.ledger.verify import verify
+from trunkline.rule_remarks import never_reached
 from trunkline.secret_references import Found, may_wait
 from trunkline.sizes import shown_size
 from trunkline.workspace import sandbox as shell_sandbox
@@ -102,9 +103,10 @@ def findings(
             yield from _missing(config)
             yield from _agents(config)
             yield from _mounts(config)
+            yield from (Finding("warning", "warning", text) for text in never_reached(config.policy().rules))
         yield from _brokers(config, exchange)
     if exchange is not None:
-        yield from _told(exchange)
+        yield from _told(home, exchange)
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------
@@ -218,7 +220,7 @@ def _exchange(home: Home, exchange: RunningExchange | None, why_not: str) -> Fin
     return Finding("exchange", "off", "not running")
 
 
-def _told(exchange: RunningExchange) -> Iterator[Finding]:
+def _told(home: Home, exchange: RunningExchange) -> Iterator[Finding]:
     """What the running exchange itself says is off, has no effect, or went wrong."""
     for name, edge in (exchange.figures.get("edges") or {}).items():
         if edge.get("state") == "off":
@@ -232,7 +234,9 @@ def _told(exchange: RunningExchange) -> Iterator[Finding]:
     away = [one for one in exchange.agents if one.get("state") in {"crashed", "backoff", "signed-out"}]
     for one in away:
         agent_id, why = one["agent_id"], one.get("note") or one["state"]
-        yield Finding("agent", "problem", f"{agent_id}: {why}", f"`trunkline logs {agent_id}`")
+        # What is reached by an address prints nothing here.
+        has_log = (home.logs_folder / str(agent_id)).is_dir()
+        yield Finding("agent", "problem", f"{agent_id}: {why}", f"`trunkline logs {agent_id}`" if has_log else "")
     if not away:
         yield Finding("agents", "ok", f"{len(exchange.agents)}, none of them crashed")
 

@@ -520,6 +520,10 @@ class Config(Sections, frozen=True, kw_only=True):
         """Which payments on Bitcoin's chain are believed."""
         return self.nostr.chain
 
+    def agent_ids(self) -> list[str]:
+        """The agents that it names, mounted servers included."""
+        return [*(agent.id for agent in self.agents), *(server.agent_id for server in self.mcp_servers)]
+
     def hub_settings(self) -> HubSettings:
         """What the hub goes by."""
         return HubSettings(

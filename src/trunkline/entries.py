@@ -234,6 +234,8 @@ class CallRefused(Entry, tag="call.refused"):
     rule: str = ""
     chain: tuple[str, ...] = ()
     correlation_id: str | None = None
+    # What its code does not say: where the input does not fit the schema, which limit is exceeded. Never of the input.
+    why: str = ""
 
 
 class CallNoted(Entry, tag="call.noted"):
@@ -270,6 +272,11 @@ class QuestionOpened(Entry, tag="question.opened"):
     earlier_reasons: tuple[str, ...] = ()
     # Of a call that was judged again: the rule that asks now, if it is not the one that the call was taken on by.
     rule: str = ""
+    # Of a call: what its provider gets beside the input ({"context", "actor"}); empty if the call is sensitive.
+    beside: OptionalRaw = None
+    # Of a call of a tool that stands for others: who would serve it, and by which definition.
+    provider: str | None = None
+    provider_fingerprint: str = ""
 
 
 class QuestionJoined(Entry, tag="question.joined"):

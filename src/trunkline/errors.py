@@ -9,6 +9,7 @@
     │   └── RemoteProtocolError  the peer broke the protocol; carries the fault and whether the peer hears of it
     ├── LedgerError
     │   ├── LedgerCorrupt        an entry does not match its hash; carries its number
+    │   ├── LedgerNotCopied      a copy cannot go to the file that was named
     │   ├── LedgerFull           the disk is full
     │   ├── LedgerFailed         a write or a sync failed: never retried
     │   └── LedgerLocked         another process holds this ledger
@@ -32,6 +33,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trunkline.model import Fault, Status
 
 __all__ = [
@@ -45,6 +48,7 @@ __all__ = [
     "LedgerFailed",
     "LedgerFull",
     "LedgerLocked",
+    "LedgerNotCopied",
     "LocalProtocolError",
     "NotAdmitted",
     "ProtocolError",
@@ -97,8 +101,18 @@ class LedgerCorrupt(LedgerError):
     """An entry differs from its hash, or is missing. Nothing is repaired or deleted."""
 
     def __init__(self, number: int, reason: str) -> None:
-        super().__init__(f"entry {number}: {reason}")
+        # 0: no entry, but the file as a whole.
+        super().__init__(f"entry {number}: {reason}" if number else reason)
         self.number = number
+        self.reason = reason
+
+
+class LedgerNotCopied(LedgerError):
+    """A copy of the record cannot go to this file; the record itself is not in question."""
+
+    def __init__(self, file: Path, reason: str) -> None:
+        super().__init__(f"{file}: {reason}")
+        self.file = file
         self.reason = reason
 
 

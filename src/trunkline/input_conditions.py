@@ -8,9 +8,10 @@ Invariant: what is not there, or of another type, fulfils no condition.
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from trunkline.model import Comparison, InputCondition, Scalar
@@ -145,8 +146,32 @@ def matches(pattern: str, text: str) -> bool:
     return True
 
 
+def written(conditions: Sequence[InputCondition]) -> str:
+    """The table of the file that means these, in one line; ``ValueError`` if one table cannot."""
+    wanted: dict[tuple[str, ...], list[InputCondition]] = {}
+    for one in conditions:
+        wanted.setdefault(one.path, []).append(one)
+    parts = []
+    for path, same in wanted.items():
+        if len({one.compare for one in same}) < len(same) or (len(same) > 1 and any(o.compare == "like" for o in same)):
+            raise ValueError(pointer(path))
+        values = [f"{json.dumps(one.compare)} = {_toml(one.value)}" for one in same]
+        table = _toml(same[0].value) if same[0].compare == "like" else f"{{ {', '.join(values)} }}"
+        parts.append(f"{json.dumps(pointer(path), ensure_ascii=False)} = {table}")
+    return f"{{ {', '.join(parts)} }}"
+
+
+def _toml(value: Scalar) -> str:
+    # DEL is the one character that JSON takes as it is and TOML does not.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def pointer(path: Sequence[str]) -> str:
+    """A path as a JSON pointer."""
+    return "/" + "/".join(part.replace("~", "~0").replace("/", "~1") for part in path)
+
+
 def shown(condition: InputCondition) -> str:
     """One condition for a person."""
-    pointer = "/" + "/".join(part.replace("~", "~0").replace("/", "~1") for part in condition.path)
     value = f"{condition.value!r}" if isinstance(condition.value, str) else str(condition.value).lower()
-    return f"{pointer} {condition.compare} {value}"
+    return f"{pointer(condition.path)} {condition.compare} {value}"

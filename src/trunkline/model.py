@@ -191,8 +191,12 @@ FAULTS: Final[dict[str, FaultRow]] = {
     "tool.timeout": FaultRow(200, False, 1, "the tool did not answer in time"),
     "tool.canceled": FaultRow(200, False, 3, "the call was canceled"),
     "agent.lost": FaultRow(200, False, 3, "the agent was lost after the call was sent; whether it ran is not known"),
-    "policy.denied": FaultRow(403, False, 2, "policy does not allow this call; `trunkline policy check` says why"),
-    "policy.directive_required": FaultRow(403, False, 2, "needs a directive; `trunkline directive new` states one"),
+    "policy.denied": FaultRow(
+        403, False, 2, "policy does not allow this call; `trunkline policy check CALLER TOOL` says why"
+    ),
+    "policy.directive_required": FaultRow(
+        403, False, 2, "needs a directive; `trunkline directive new TOOL --reason WHY` states one"
+    ),
     "approval.expired": FaultRow(403, False, 2, "nobody answered the question in time"),
     "chain.refused": FaultRow(403, False, 2, "the chain of calls is too deep or runs in a circle"),
     "idempotency.conflict": FaultRow(409, False, 2, "this key was used before with another tool or input"),
@@ -519,6 +523,8 @@ class CallView(Struct, frozen=True, omit_defaults=True):
     provider: str | None = None
     # In lists: the size of an output that is left out there.
     output_bytes: int | None = None
+    # The call succeeded, and a command that it ran did not: how that ended.
+    failed_with: int | None = None
 
 
 class ToolView(Struct, frozen=True, omit_defaults=True):
@@ -556,6 +562,8 @@ class AgentView(Struct, frozen=True, omit_defaults=True):
     # What keeps a launched agent from everything else: "sandbox (bubblewrap)", "user", "none", "none: why".
     isolation: str = ""
     note: str = ""
+    # Whether a person may start, stop and restart it.
+    steerable: bool = False
 
 
 class Question(Struct, frozen=True, omit_defaults=True):
@@ -578,6 +586,11 @@ class Question(Struct, frozen=True, omit_defaults=True):
     waiting: int = 1
     # Of a call: the rule that asks.
     rule: str = ""
+    # What its provider gets beside the input.
+    context: Raw | None = None
+    actor: Actor | None = None
+    # Who would serve it, if it is a call of a tool that stands for others.
+    provider: str | None = None
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):
@@ -590,6 +603,10 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     fault: Fault | None = None
     # Whether a rule that let the call through says that its content is not for the record.
     sensitive: bool = False
+    # Of a dry run without an input: what would be decided otherwise for some inputs.
+    depends: tuple[str, ...] = ()
+    # Of a denial by a guard: what the record may say of it, without a word of the input.
+    for_record: str = ""
 
 
 # What the agent behind a tool says to one input (tool id, body) before anybody is let through; None: nothing against

@@ -79,6 +79,7 @@ _HIDDEN: Final = re.compile(
     "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb"
     "\U000110bd\U000110cd\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff\ue000-\uf8ff]"
 )
+_ARTICLES: Final = dict.fromkeys(("array", "integer", "object"), "an")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.$-]{1,64}")
 
 
@@ -143,8 +144,11 @@ class Validator:
         by_values = MAX_WORK // self._weight
         return min(by_values, MAX_PATTERN_WORK // self._heaviest) if self._heaviest else by_values
 
-    def error(self, body: bytes | Raw, value: Any = None) -> str | None:
-        """The first thing that is wrong with this body, with its place, or ``None``; ``value`` is the body as read."""
+    def error(self, body: bytes | Raw, value: Any = None, *, for_record: bool = False) -> str | None:
+        """The first thing that is wrong with this body, with its place, or ``None``; ``value`` is the body as read.
+
+        ``for_record``: in the schema's words only; a name that the body alone has may be a secret in a wrong place.
+        """
         if len(body) * self._weight > MAX_WORK:
             data = bytes(body)
             places = data.count(b",") + data.count(b"{") + data.count(b"[")
@@ -160,7 +164,7 @@ class Validator:
             return None
         if pattern_work > MAX_PATTERN_WORK // _QUICK_PART:
             return "$: does not match the schema"
-        return _text(next(iter(self._iter_errors(instance))))
+        return _text(next(iter(self._iter_errors(instance))), for_record=for_record)
 
 
 class _Patterns(Struct, frozen=True):
@@ -258,18 +262,72 @@ def _compiled(schema: bytes) -> Validator:
     raise BadSchema("$: not a schema that can be used")
 
 
-def _text(error: jsonschema_rs.ValidationError) -> str:
+def _text(error: jsonschema_rs.ValidationError, *, for_record: bool) -> str:
+    error = _deepest(error)
     kind = error.kind
     if isinstance(kind, jsonschema_rs.ValidationErrorKind.AdditionalProperties):
-        names = [name for name in kind.unexpected if _PLAIN_NAME.fullmatch(name)]
+        names = [] if for_record else [name for name in kind.unexpected if _PLAIN_NAME.fullmatch(name)]
         reason = f"unexpected properties: {', '.join(names)}" if names else "unexpected properties"
     elif isinstance(kind, jsonschema_rs.ValidationErrorKind.PropertyNames):
         reason = "a property has a name that is not allowed"
     elif isinstance(kind, jsonschema_rs.ValidationErrorKind.FalseSchema):
         reason = "nothing is allowed here"
     else:
-        reason = error.message
-    return f"{_path(error.instance_path)}: {reason}"[:_LONGEST_TEXT]
+        reason = _candidates(error) or error.message
+    steps = error.instance_path
+    if for_record:
+        steps = [step if isinstance(step, int) or step in error.schema_path else "" for step in steps]
+    return f"{_path(steps)}: {reason}"[:_LONGEST_TEXT]
+
+
+def _branches(error: jsonschema_rs.ValidationError) -> list[jsonschema_rs.ValidationError]:
+    """What is first wrong with each of several alternatives; none if there is only one."""
+    kind = error.kind
+    if isinstance(kind, jsonschema_rs.ValidationErrorKind.AnyOf | jsonschema_rs.ValidationErrorKind.OneOfNotValid):
+        return [errors[0] for errors in kind.context if errors]
+    return []
+
+
+def _deepest(error: jsonschema_rs.ValidationError) -> jsonschema_rs.ValidationError:
+    """Of alternatives that are all wrong, the one that was meant: it fits further down than the others.
+
+    ``{"anyOf": [{"type": "object", …}, {"type": "null"}]}`` is how an optional object is written.
+    """
+    while branches := _branches(error):
+        by_depth = sorted(branches, key=lambda one: len(one.instance_path))
+        if len(by_depth[-1].instance_path) > len(error.instance_path):
+            error = by_depth[-1]
+            continue
+        # At the same place: that one which is not about another type, if it is the only one.
+        others = [one for one in branches if not isinstance(one.kind, jsonschema_rs.ValidationErrorKind.Type)]
+        if len(others) != 1 or _named(others[0]) is not None:
+            return error
+        error = others[0]
+    return error
+
+
+def _candidates(error: jsonschema_rs.ValidationError) -> str:
+    """What could stand there, if each alternative says so by value or type; else empty."""
+    found: dict[str, None] = {}
+    for branch in _branches(error):
+        named = _named(branch)
+        if named is None:
+            return ""
+        found |= dict.fromkeys(named)
+    return f"the value is none of: {', '.join(found)}" if found else ""
+
+
+def _named(error: jsonschema_rs.ValidationError) -> list[str] | None:
+    """The values or types that one alternative allows; None if it asks for something else."""
+    match error.kind:
+        case jsonschema_rs.ValidationErrorKind.Enum() as kind:
+            return [orjson.dumps(value).decode() for value in kind.options]
+        case jsonschema_rs.ValidationErrorKind.Constant() as kind:
+            return [orjson.dumps(kind.expected_value).decode()]
+        case jsonschema_rs.ValidationErrorKind.Type() as kind:
+            return ["null" if name == "null" else f"{_ARTICLES.get(name, 'a')} {name}" for name in kind.types]
+        case _:
+            return None
 
 
 def _path(steps: list[str | int]) -> str:

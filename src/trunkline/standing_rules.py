@@ -16,10 +16,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from trunkline.model import Question
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from trunkline.input_conditions import fulfilled, matches, written
+from trunkline.model import Circumstance, Decision, InputCondition, Question, Rule
+from trunkline.rule_remarks import OF_THE_FILE, covers
 
 _HEADER: Final = re.compile(r"^[ \t]*\[\[[ \t]*policy[ \t]*\.[ \t]*rule[ \t]*\]\]", re.MULTILINE)
-_OF_THE_FILE: Final = re.compile(r"rule-([0-9]+)")
 
 
 class NoStandingRule(Exception):
@@ -33,11 +38,33 @@ class NoStandingRule(Exception):
 class StandingRule:
     """The rules for one question, and the number of the file's rule that they stand before; None: at the end."""
 
-    def __init__(self, text: str, before: int | None, callers: Sequence[str] = ()) -> None:
+    def __init__(self, text: str, before: int | None, callers: Sequence[str] = (), rules: Sequence[Rule] = ()) -> None:
         self.text = text
         # Those whom the rules let through.
         self.callers = frozenset(callers)
         self._before = before
+        self._rules = rules
+
+    def passed_over(self, policy: Sequence[Rule]) -> list[Rule]:
+        """The file's rules that decide something for these callers and this tool now, and nothing any more then."""
+        found = []
+        for at, rule in enumerate(policy):
+            number = OF_THE_FILE.fullmatch(rule.id)
+            if number is None or self._before is None or int(number[1]) < self._before:
+                continue
+            for new in self._rules:
+                if not matches(rule.caller, new.caller) or not matches(rule.tool, new.tool):
+                    continue
+                one = replace(rule, caller=new.caller, tool=new.tool)
+                if covers(new, one) and not any(covers(earlier, one) for earlier in policy[:at]):
+                    found.append(rule)
+                    break
+        return found
+
+    def speaks_of(self, body: Raw | None) -> bool:
+        """Whether an input is what the rules allow."""
+        conditions = self._rules[-1].input if self._rules else ()
+        return not conditions or (body is not None and fulfilled(conditions, msgspec.json.decode(body), allows=True))
 
     def placed_in(self, content: str) -> str:
         """The file's content with the rules in it; ``NoStandingRule`` if they do not fit in."""
@@ -100,6 +127,7 @@ def rule_for(
     if "when" in known.get(question.get("rule", ""), {}) and not also_untrusted:
         raise NoStandingRule(_asked_each_time(question))
     callers: list[str] = []
+    asked_by: list[str] = []
     # The rules of the file that ask; None for one that is not of the file.
     before: set[int | None] = set()
     for caller in dict.fromkeys((*question.get("chain", ()), question["asked_by"])):
@@ -113,7 +141,8 @@ def rule_for(
             text = f"it is not a rule of the configuration that asks but {verdict['rule']}: answer this one by itself"
             raise NoStandingRule(text)
         callers.append(caller)
-        own = _OF_THE_FILE.fullmatch(verdict["rule"])
+        asked_by.append(verdict["rule"])
+        own = OF_THE_FILE.fullmatch(verdict["rule"])
         before.add(int(own[1]) if own else None)
     if not callers:
         raise NoStandingRule("the rules of now do not ask about it; answer this one by itself")
@@ -121,8 +150,14 @@ def rule_for(
         # All before the first would be before a rule between them, which may deny.
         text = "several rules ask about it, and what stands between them would be passed over; add a rule by hand"
         raise NoStandingRule(text)
-    texts = [_written(caller, question["tool_id"], question["approval_id"], also_untrusted) for caller in callers]
-    return StandingRule("\n".join(texts), before.pop(), callers)
+    # What the rule that asks wants of the input is what is allowed from now on: other inputs are left to other rules.
+    asking = next(rule for rule in map(known.get, asked_by) if rule is not None)
+    conditions = msgspec.convert(asking.get("input", ()), tuple[InputCondition, ...])
+    new = [rule for caller in callers for rule in _rules_for(caller, question, conditions, also_untrusted)]
+    texts = [_written(rule) for rule in new]
+    if also_untrusted:
+        texts = [f"# Also when what strangers wrote may have led to the call.\n{text}" for text in texts]
+    return StandingRule("\n".join(texts), before.pop(), callers, new)
 
 
 def _asked_each_time(question: Mapping[str, Any]) -> str:
@@ -134,18 +169,36 @@ def _asked_each_time(question: Mapping[str, Any]) -> str:
     return ways
 
 
-def _written(caller: str, tool: str, approval_id: str, also_untrusted: bool) -> str:
-    name = f"agent:{caller.removeprefix('opensentience:')}" if caller.startswith("opensentience:") else caller
-    head = f"[[policy.rule]]\ncaller = {json.dumps(name)}\ntool = {json.dumps(tool)}\n"
+def _rules_for(
+    caller: str, question: Mapping[str, Any], conditions: tuple[InputCondition, ...], also_untrusted: bool
+) -> list[Rule]:
+    tool, approval_id = question["tool_id"], question["approval_id"]
     if also_untrusted:
-        return (
-            f"# Also when what strangers wrote may have led to the call.\n{head}"
-            f'decision = "allow"\nreason = "allowed from now on, whoever led to it, when {approval_id} was answered"\n'
-        )
-    return (
-        f'{head}decision = "ask"\nwhen = "untrusted"\nreason = "what strangers wrote is part of this conversation"\n\n'
-        f'{head}decision = "allow"\nreason = "allowed from now on, when {approval_id} was answered"\n'
-    )
+        reason = f"allowed from now on, whoever led to it, when {approval_id} was answered"
+        return [Rule("", caller, tool, Decision.ALLOW, reason, input=conditions)]
+    stranger = Circumstance.UNTRUSTED
+    ask = Rule("", caller, tool, Decision.ASK, "what strangers wrote is part of this conversation", when=stranger)
+    reason = f"allowed from now on, when {approval_id} was answered"
+    return [replace(ask, input=conditions), Rule("", caller, tool, Decision.ALLOW, reason, input=conditions)]
+
+
+def _written(rule: Rule) -> str:
+    caller = rule.caller
+    name = f"agent:{caller.removeprefix('opensentience:')}" if caller.startswith("opensentience:") else caller
+    lines = ["[[policy.rule]]", f"caller = {json.dumps(name)}", f"tool = {json.dumps(rule.tool)}"]
+    lines.append(f'decision = "{rule.decision.value}"')
+    if rule.input:
+        try:
+            condition = f"input = {written(rule.input)}"
+        except ValueError:
+            text = "the rule that asks has conditions that a command cannot repeat; add a rule by hand"
+            raise NoStandingRule(text) from None
+        circumstance = "" if rule.when is None else f'circumstance = "{rule.when.value}", '
+        lines.append(f"when = {{ {circumstance}{condition} }}")
+    elif rule.when is not None:
+        lines.append(f'when = "{rule.when.value}"')
+    lines.append(f"reason = {json.dumps(rule.reason)}")
+    return "\n".join(lines) + "\n"
 
 
 def also_let_go(rule: StandingRule, question: Question, questions: Iterable[Question]) -> list[str]:
@@ -156,6 +209,7 @@ def also_let_go(rule: StandingRule, question: Question, questions: Iterable[Ques
         if (one.subject, one.tool_id) == (question.subject, question.tool_id)
         and one.call_id != question.call_id
         and not rule.callers.isdisjoint((*one.chain, one.asked_by))
+        and rule.speaks_of(one.input)
     ]
 
 

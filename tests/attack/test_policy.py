@@ -359,6 +359,16 @@ CHANGES: dict[str, Any] = {
 }
 
 
+def questions_about(exchange: Running, tool_id: str) -> list[dict[str, Any]]:
+    """What is asked about a tool, once it is on disk."""
+
+    def found() -> list[dict[str, Any]]:
+        return [q for q in exchange.request("GET", "/v1/approvals")[1]["approvals"] if q.get("tool_id") == tool_id]
+
+    asked: list[dict[str, Any]] = wait_until(found, f"a question about {tool_id}")
+    return asked
+
+
 @pytest.mark.parametrize("field", CHANGES)
 def test_a_tool_that_changed_in_any_field_is_held_back_until_a_person_has_seen_the_change(
     exchange: Running, field: str
@@ -379,7 +389,7 @@ def test_a_tool_that_changed_in_any_field_is_held_back_until_a_person_has_seen_t
     directive = exchange.request("POST", "/v1/directives", {"tool_id": tool_id, "reason": "to try"})[1]
     refused = exchange.call(tool_id, causation_id=directive["directive_id"])
     assert (refused["http"], refused["error"]["code"]) == (403, "tool.suspended")
-    (question,) = [q for q in exchange.request("GET", "/v1/approvals")[1]["approvals"] if q.get("tool_id") == tool_id]
+    (question,) = questions_about(exchange, tool_id)
     assert question["subject"] == "definition"
     assert question["before"].get(field) != question["after"].get(field)
     # Spelled out, also where it is what a tool has that does not say so.
@@ -390,7 +400,7 @@ def test_a_tool_that_changed_in_any_field_is_held_back_until_a_person_has_seen_t
     agent.register(ORIGINAL, replace=True)
     assert exchange.tools()[tool_id]["status"] == "available"
     agent.register({**ORIGINAL, field: CHANGES[field]}, replace=True)
-    (question,) = [q for q in exchange.request("GET", "/v1/approvals")[1]["approvals"] if q.get("tool_id") == tool_id]
+    (question,) = questions_about(exchange, tool_id)
     assert exchange.request("POST", f"/v1/approvals/{question['approval_id']}", {"decision": "approved"})[0] == 200
     assert exchange.tools()[tool_id]["status"] == "available"
     wait_until(

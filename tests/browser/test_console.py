@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser.conftest import VIEWS, WAIT_MS, new_address, signed_in, visit
 from tests.running import WAIT_S, RawAgent, Running, attached, calling, running, wait_until
+from tests.unit.cli.conftest import trunkline
 
 pytestmark = pytest.mark.timeout(120)
 expect.set_options(timeout=WAIT_MS)
@@ -194,7 +195,8 @@ def test_a_question_shows_what_would_run_and_an_approval_lets_it_run(
     expect(question).to_contain_text(f"{shop.agent_id}/buy")
     expect(question).to_contain_text("http:buyer")
     expect(question).to_contain_text("a buyer is asked about")
-    expect(question.locator("mark")).to_have_text("rm -rf /srv/stock")
+    # The name of an item is no command, whatever it reads like.
+    expect(question.locator("mark, .tag.bad")).to_have_count(0)
     expect(question.locator("dt")).to_have_text(["item", "count"])
     page.get_by_role("button", name="Approve").click()
     call = shop.wait_for("core.tool.call")
@@ -471,6 +473,64 @@ def test_a_run_of_a_space_shows_its_edits_and_is_undone(page: Page, exchange: Ru
     assert (exchange.home / "spaces" / "desk" / "files" / "a.txt").read_text() == "line\none\n"
 
 
+def test_labels_of_filters_stand_on_one_line(page: Page, exchange: Running) -> None:
+    page.set_viewport_size({"width": 1200, "height": 844})
+    visit(page, exchange, "calls")
+    labels = page.locator(".filters label")
+    expect(labels).to_have_count(6)
+    tops = {box["y"] for box in (one.bounding_box() for one in labels.all()) if box is not None}
+    assert len(tops) == 1, tops
+
+
+def test_a_command_that_failed_is_not_shown_as_a_success(page: Page, exchange: Running) -> None:
+    made = exchange.request("POST", "/v1/spaces", {"name": "fails"})[1]
+    if not made["shell"]:
+        pytest.skip(f"no sandbox holds here: {made['note']}")
+    message = {"protocolVersion": "1.0", "operations": [{"type": "shell", "command": "exit 4"}]}
+    run = exchange.request("POST", "/v1/spaces/fails/runs?wait=10", message)[1]
+    wait_until(lambda: bool(exchange.request("GET", "/v1/calls?tool=space.fails/")[1]["calls"]), "the index")
+    listed = exchange.request("GET", "/v1/calls?tool=space.fails/")[1]["calls"][0]
+    assert (listed["status"], listed["failed_with"]) == ("succeeded", 4)
+    for view in (
+        "spaces/fails",
+        f"spaces/fails/runs/{run['runId']}",
+        "calls?tool=space.fails",
+        f"calls/{listed['call_id']}",
+    ):
+        visit(page, exchange, view)
+        expect(page.locator("main .state.bad").filter(has_text="ended with 4").first).to_be_visible()
+        expect(page.locator("main .state.good").filter(has_text="succeeded")).to_have_count(0)
+    said = trunkline("--home", str(exchange.home), "calls", "--tool", "space.fails").out
+    assert "ended with 4" in said
+    assert "succeeded" not in said
+
+
+def test_a_question_of_a_spaces_own_rules_is_marked_by_them_and_offers_no_standing_rule(
+    page: Page, exchange: Running
+) -> None:
+    made = exchange.request("POST", "/v1/spaces", {"name": "asks"})[1]
+    if not made["shell"]:
+        pytest.skip(f"no sandbox holds here: {made['note']}")
+    message = {"protocolVersion": "1.0", "operations": [{"type": "shell", "command": "find . -delete"}]}
+    run = exchange.request("POST", "/v1/spaces/asks/runs?wait=10", message)[1]
+    approval_id = run["events"][-1]["details"]["approvalId"]
+    try:
+        visit(page, exchange, f"approvals/{approval_id}")
+        card = page.locator(f'[data-question="{approval_id}"]')
+        expect(card.locator(".tag.bad")).to_have_text(["destructive command"])
+        expect(card.get_by_text("Nothing of this kind was carried out for it before.")).to_be_visible()
+        expect(card.get_by_role("button", name="Allow from now on")).to_have_count(0)
+    finally:
+        exchange.request("POST", f"/v1/approvals/{approval_id}", {"decision": "denied"})
+    wait_until(lambda: bool(exchange.request("GET", "/v1/calls?tool=space.asks/&status=failed")[1]["calls"]), "its end")
+    call_id = exchange.request("GET", "/v1/calls?tool=space.asks/")[1]["calls"][0]["call_id"]
+    visit(page, exchange, "calls?tool=space.asks")
+    expect(page.get_by_role("table", name="Calls").locator("tbody tr td:nth-child(5)")).to_have_text([""])
+    visit(page, exchange, f"calls/{call_id}")
+    expect(page.locator('[data-check="input"]')).to_be_visible()
+    expect(page.locator('[data-check="output"]')).to_have_count(0)
+
+
 def test_calls_and_runs_of_a_space_have_names_that_differ_and_undo_fits_its_column(
     page: Page, exchange: Running
 ) -> None:
@@ -517,7 +577,8 @@ def test_the_old_address_of_a_question_leads_to_where_it_is_asked_now(
     other = '\n[[policy.rule]]\ncaller = "http:nobody"\ntool = "*"\ndecision = "deny"\n'
     exchange.config_file.write_text(before + other)
     assert exchange.request("POST", "/v1/reload")[0] == 200
-    [new] = (one["approval_id"] for one in exchange.request("GET", "/v1/approvals")[1]["approvals"])
+    [asked_now] = wait_until(lambda: exchange.request("GET", "/v1/approvals")[1]["approvals"], "it is asked again")
+    new = asked_now["approval_id"]
     assert new != old
     visit(page, exchange, f"approvals/{old}")
     expect(page).to_have_url(f"{exchange.ready['http']}/#/approvals/{new}")

@@ -64,6 +64,8 @@ def test_an_agents_work_in_a_repository_is_exported_as_a_patch(short_path: Path,
         said = say("space", "export", "demo", "-o", str(patch))
         assert said.code == 0, said.err
         assert git(project, "status", "--porcelain") == before == " M code.py\n?? new.bin\n"
+        undoing = say("space", "undo", "demo").err
+        assert f"before {ran.json['runId']}" in undoing, "an export is nothing to undo"
         assert say("space", "export", "demo", "--since", "--output=x").code == 2
         assert say("space", "export", "demo", "--since", "nothing").code == 1
         assert f"this removes the space demo; {project} stays as it is" in say("space", "rm", "demo").err

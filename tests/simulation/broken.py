@@ -81,6 +81,11 @@ def an_outcome_is_shown_before_it_is_on_record(patch: Patch) -> None:
     patch.setattr(views, "_recent_call", lambda _hub, recent, *_: shown(recent.accepted, recent.settled))
 
 
+def a_question_is_shown_before_it_is_on_record(patch: Patch) -> None:
+    """A yes is to the question that was shown: the name of one that a crash takes away is given to another."""
+    patch.setattr(State, "is_shown", lambda *_: True)
+
+
 def a_commit_is_not_synced(patch: Patch) -> None:
     """A commit that returned is on the disk."""
     begin = Writer._begin_where_it_ended
@@ -546,6 +551,7 @@ VARIANTS: dict[Callable[[Patch], None], str] = {
     a_call_is_sent_before_it_is_on_record: "not on record",
     an_outcome_is_told_before_it_is_on_record: "on record",
     an_outcome_is_shown_before_it_is_on_record: "somebody was told",
+    a_question_is_shown_before_it_is_on_record: "somebody was shown",
     a_commit_is_not_synced: "on record",
     a_job_that_ended_is_not_known_again: "are on record",
     a_result_is_told_before_it_is_on_record: "are on record",

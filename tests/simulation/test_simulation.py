@@ -28,6 +28,7 @@ SEEN_IN = {
     "a_job_that_ended_is_not_known_again": 1,
     "a_key_is_forgotten_at_a_restart": 21,
     "a_question_does_not_expire": 1,
+    "a_question_is_shown_before_it_is_on_record": 39,
     "a_repeat_needs_somebody_who_does_such_work": 18,
     "a_request_that_is_sent_again_has_another_id": 18,
     "a_result_is_told_before_it_is_on_record": 16,

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import struct
+from decimal import Decimal
 
 import orjson
 import pytest
@@ -14,7 +15,7 @@ from msgspec import Raw
 
 from tests.requirement import requirement
 from trunkline import canonical as module
-from trunkline.canonical import canonical, openagents, openagents_hash
+from trunkline.canonical import canonical, exact, openagents, openagents_hash
 from trunkline.strictjson import NotStrictJson
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -387,3 +388,54 @@ def test_an_ordinary_value_takes_the_fast_path(monkeypatch: pytest.MonkeyPatch) 
     for other in (b"1e16", b"[1.5e-7]", b"-0", b"[-0]"):
         with pytest.raises(AssertionError, match="the careful path"):
             openagents(other)
+
+
+# --- exact ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("123456789012345680000", "123456789012345678901.0"),
+        ("123456789012345680000.0", "123456789012345678901.0"),
+        ("1", "1.0000000000000000001"),
+        ("1", "1e-99999999"),
+        ("0", "1e-400"),
+        ("0.1", "0.1000000000000000055511151231257827"),
+        ("9007199254740993.0", "9007199254740992.0"),
+        ("1.5e-9" + "9" * 30, "1.5e-9" + "9" * 31),
+        ("0." + "1" * 5000, "0." + "1" * 5001),
+    ],
+)
+def test_two_numbers_that_differ_as_they_are_written_never_have_one_exact_form(one: str, other: str) -> None:
+    assert exact(b'{"n":%s}' % one.encode()) != exact(b'{"n":%s}' % other.encode())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("1", "1.0"),
+        ("1", "10e-1"),
+        ("0", "-0.0"),
+        ("0.10", "1e-1"),
+        ("123456789012345678901", "123456789012345678901.0"),
+    ],
+)
+def test_one_number_has_one_exact_form_however_it_is_written(one: str, other: str) -> None:
+    assert exact(one.encode()) == exact(other.encode())
+
+
+@given(ANY)
+def test_what_a_double_holds_has_its_canonical_form(value: object) -> None:
+    written = json.dumps(value).encode()
+    assert exact(written) == canonical(written)
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False), st.decimals(allow_nan=False, allow_infinity=False))
+def test_exact_forms_are_equal_only_where_the_numbers_are(one: Decimal, other: Decimal) -> None:
+    texts = [f"{number:E}" for number in (one, other)]
+    try:
+        forms = [exact(text.encode()) for text in texts]
+    except ValueError:  # no double is so large
+        return
+    assert (forms[0] == forms[1]) <= (one == other)

@@ -194,6 +194,8 @@ def test_a_running_exchange_is_asked_instead_of_its_ports(home: Home) -> None:
         "defects": 2,
     }
     agents = [{"agent_id": "com.x", "state": "crashed", "note": "ended with 1"}]
+    agents.append({"agent_id": "mcp.by-address", "state": "backoff", "note": "nobody answers"})
+    (home.logs_folder / "com.x").mkdir(parents=True)
     exchange = RunningExchange({"pid": os.getpid(), "http": "http://127.0.0.1:1"}, figures, agents)
     config = '[http]\nlisten = "127.0.0.1:0"\n[chiffon]\nnats = "nats://127.0.0.1:1"\n'
     all_found = found(home, config, exchange)
@@ -201,4 +203,5 @@ def test_a_running_exchange_is_asked_instead_of_its_ports(home: Home) -> None:
     assert all_found["ossa"][0] == Finding("ossa", "off", "its port is taken")
     assert all_found["broker"][0] == Finding("broker", "problem", "away: nats://127.0.0.1:1")
     assert all_found["agent"][0] == Finding("agent", "problem", "com.x: ended with 1", "`trunkline logs com.x`")
+    assert all_found["agent"][1].advice == "", "it has no log"
     assert {one.state for one in (*all_found["warning"], *all_found["defects"])} == {"warning"}

@@ -5,16 +5,18 @@ from __future__ import annotations
 import ast
 import logging
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 import trunkline
 from tests.unit.cli.conftest import Running, running
 from tests.unit.cli.conftest import trunkline as run
-from trunkline.cli.main import VERBS
+from trunkline.cli.main import VERBS, cli
 from trunkline.config import Log
 from trunkline.hints import command, completed
 from trunkline.host.logs import OwnHandler, notice, set_up
@@ -63,6 +65,41 @@ def test_a_hint_of_the_exchange_stands_between_backticks_so_that_its_home_can_be
             if not NO_HINT.match(bare) and any(found[1] in VERBS for found in A_COMMAND.finditer(bare)):
                 open_ended.append(f"{file.relative_to(SOURCE)}:{line}: {text[:80]}")
     assert open_ended == []
+
+
+def hinted() -> Iterator[tuple[str, str]]:
+    for file in SOURCE.rglob("*.py"):
+        if not file.is_relative_to(SOURCE / "testing") and file.name not in {"page.py", "hints.py"}:
+            for line, text in texts_in(file):
+                for found in re.finditer(r"`trunkline ([a-z][^`\n]*)`", text):
+                    yield f"{file.relative_to(SOURCE)}:{line}", found[1]
+
+
+def what_is_missing(words: list[str]) -> str:
+    """Of a hint: an argument or an option without which its verb does nothing but say how it is used."""
+    verb: click.Command = cli
+    while isinstance(verb, click.Group):
+        name = words[0] if words and words[0] in verb.list_commands(click.Context(verb)) else None
+        if name is None:
+            return "" if verb.invoke_without_command else "a verb"
+        words = words[1:]
+        verb = verb.get_command(click.Context(verb), name) or verb
+    try:
+        verb.make_context(None, list(words), resilient_parsing=False)
+    except click.UsageError as error:
+        # A word that stands for what a reader puts there need not fit.
+        is_there = isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
+        return "" if is_there else error.format_message()
+    return ""
+
+
+def test_a_hint_names_all_that_its_verb_needs() -> None:
+    lacking = [
+        f"{place}: {words}: {missing}"
+        for place, words in hinted()
+        if (missing := what_is_missing(shlex.split(words.replace("…", "X"))))
+    ]
+    assert lacking == []
 
 
 def test_a_home_is_added_to_each_hint_once_and_quoted() -> None:

@@ -344,6 +344,14 @@ def test_nothing_is_ever_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- what they say ----------------------------------------------------------------------------------------------------
 
 
+def optional(schema: Any) -> Any:
+    """As SDKs write it."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+OPTIONAL_COLOUR = {"type": "object", "properties": {"a": {"anyOf": [{"enum": ["red", "blue"]}, {"type": "null"}]}}}
+
+
 @pytest.mark.parametrize(
     ("schema", "body", "text"),
     [
@@ -356,6 +364,11 @@ def test_nothing_is_ever_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"properties": {"a": {}}, "additionalProperties": False}, {"x": 1}, "$: unexpected properties: x"),
         ({"additionalProperties": {"type": "string"}}, {"hunter2 x": 1}, "$.*: the value is not"),
         ({"properties": {"a": {"enum": ["x", "y"]}}}, {"a": "hunter2"}, '$.a: the value is not one of "x" or "y"'),
+        (OPTIONAL_COLOUR, {"a": "hunter2"}, '$.a: the value is none of: "red", "blue", null'),
+        ({"oneOf": [{"const": 1}, {"type": ["string"]}]}, True, "$: the value is none of: 1, a string"),
+        (optional(OPTIONAL_COLOUR), {"a": 1}, '$.a: the value is none of: "red", "blue", null'),
+        (optional({"type": "object", "required": ["q"]}), {}, '$: "q" is a required property'),
+        ({"anyOf": [{"required": ["b"]}, {"required": ["c"]}]}, {}, "$: the value is not valid under any"),
     ],
 )
 def test_the_first_fault_is_told_with_its_place(schema: Any, body: Any, text: str | None) -> None:
@@ -390,6 +403,24 @@ def test_a_fault_never_quotes_the_body(schema: Any, body: Any) -> None:
     assert told is not None
     assert "hunter2" not in told
     assert len(told) <= 300
+
+
+@pytest.mark.parametrize(
+    ("schema", "body", "text"),
+    [
+        ({"required": ["q"]}, {}, '$: "q" is a required property'),
+        ({"properties": {"a": {"items": {"maximum": 3}}}}, {"a": [9]}, "$.a[0]: the value is greater"),
+        (optional(OPTIONAL_COLOUR), {"a": 1}, '$.a: the value is none of: "red", "blue", null'),
+        ({"properties": {"a": {}}, "additionalProperties": False}, {"hunter2": 1}, "$: unexpected properties"),
+        ({"additionalProperties": {"type": "string"}}, {"hunter2": 1}, "$.*: the value is not"),
+        ({"patternProperties": {"^h": {"required": ["x"]}}}, {"hunter2": {}}, '$.*: "x" is a required property'),
+    ],
+)
+def test_for_the_record_a_fault_has_only_names_that_the_schema_has(schema: Any, body: Any, text: str) -> None:
+    told = schemas.compile(json.dumps(schema).encode()).error(json.dumps(body).encode(), for_record=True)
+    assert told is not None
+    assert told.startswith(text)
+    assert "hunter2" not in told
 
 
 def test_a_body_may_be_bytes_or_raw() -> None:

@@ -1,7 +1,8 @@
 """``trunkline approvals``, ``approve`` and ``deny``: the open questions and the answers.
 
 What an answer would be about is shown whole, never cut: arguments exactly as they would be sent, and of a changed
-definition what changed.
+definition what changed. Of a payment it is what it comes to, who gets it, for what and until when; the invoice and the
+payee's signed event, in which the same stands again, are shown when asked for (``--raw``).
 
 Owns how a question is described and which words answer it. Whether an answer is taken is the exchange's to say.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -30,26 +31,38 @@ from trunkline.cli.terminal import (
     typed,
 )
 
+# The tool that pays for jobs, whose input holds one thing several times.
+PAY: Final = "nostr.wallet/pay"
+
 
 @click.command()
+@click.option("--raw", is_flag=True, help="Of payments, too, the whole input as it would be sent.")
 @shared
-def approvals(settings: CommandSettings) -> None:
+def approvals(settings: CommandSettings, raw: bool) -> None:
     """What waits for your answer: calls, changed definitions, permissions, intents; each with all it is about.
 
-    A question that nobody answers expires, after an hour unless the configuration says otherwise.
+    A question that nobody answers expires, after an hour unless the configuration says otherwise. `approve ID` and
+    `deny ID` answer it; `approve ID --always` also writes a rule, so that the same is not asked again.
     """
-    found: list[dict[str, Any]] = settings.connect().get(at("approvals"))["approvals"]
+    found: list[dict[str, Any]] = _read(settings.connect(), at("approvals"))["approvals"]
     if settings.shown_as_json({"approvals": found}):
         return
     if not found:
         say("No open questions.")
     for question in found:
-        for line in described(question):
+        for line in (*described(question, raw=raw), *_answering(question)):
             say(line)
         say()
 
 
-def described(question: dict[str, Any]) -> Iterator[str]:
+def _read(exchange: ExchangeClient, path: str) -> Any:
+    """Questions as they are on the wire: a number with more digits than a double has keeps all of them."""
+    from msgspec import Raw, json
+
+    return json.Decoder(float_hook=lambda text: Raw(text.encode())).decode(exchange.request("GET", path))
+
+
+def described(question: dict[str, Any], *, raw: bool = False) -> Iterator[str]:
     """One question, for the person who has to answer it."""
     approval_id = question["approval_id"]
     yield heading(f"{approval_id}  {_subject(question)}")
@@ -61,16 +74,34 @@ def described(question: dict[str, Any]) -> Iterator[str]:
     yield f"  asked by {printable(question['asked_by'])} at {clock(asked)}, expires in {left}"
     if question.get("chain"):
         yield f"  through: {printable(' → '.join((*question['chain'], question['asked_by'])))}"
+    if question.get("provider"):
+        yield f"  served by: {printable(question['provider'])}"
     if question.get("waiting", 1) > 1:
         yield f"  {question['waiting']} identical calls wait; the answer covers the first"
     if question.get("permissions"):
         yield f"  permissions: {printable(', '.join(question['permissions']))}"
-    if "input" in question:
+    paying = [] if raw or question.get("tool_id") != PAY else _payment(question.get("input"))
+    if paying:
+        yield from (f"  {line}" for line in paying)
+        yield f"  the invoice and what the payee signed: {typed('approvals --raw')}"
+    elif "input" in question:
         yield "  with the input:"
         yield from _indented(question["input"])
+    if question.get("actor"):
+        yield f"  for, as the caller says: {printable(' '.join(str(word) for word in question['actor'].values()))}"
+    if question.get("context"):
+        yield "  and beside it, in the caller's words:"
+        yield from _indented(question["context"])
     if "after" in question:
         yield from _changed(question.get("before"), question["after"])
+
+
+def _answering(question: dict[str, Any]) -> Iterator[str]:
+    """What can be typed to answer it."""
+    approval_id = question["approval_id"]
     yield f"  {typed(f'approve {approval_id}')}   or   {typed(f'deny {approval_id} --reason …')}"
+    if question["subject"] == "call":
+        yield f"  {typed(f'approve {approval_id} --always')}   allows it from now on, by a rule that is shown first"
 
 
 def _subject(question: dict[str, Any]) -> str:
@@ -81,6 +112,36 @@ def _subject(question: dict[str, Any]) -> str:
         "manifest": f"permissions for {agent}",
         "directive": f"directive for {tool}",
     }.get(question["subject"], f"{question['subject']} {tool}{agent}")
+
+
+def _payment(asked: Any) -> list[str]:
+    """What a payment comes to, in a few lines; none if the input does not say it, which is then shown whole."""
+    from trunkline.money import demands
+
+    try:
+        job, before, invoice = asked["job"], asked.get("paid_before", {}), asked["invoice"]
+        demand = demands.read(invoice, job["job_hash"])
+        count, msats = before.get("count", 0), before.get("msats", 0)
+        lines = [f"pays {asked['amount_msats']:,} msats to {asked['payee']}"]
+        if demand.amount_msats != asked["amount_msats"]:
+            lines.append(f"the invoice is over {demand.amount_msats or 'any number of'} msats")
+        lines.append(f"for the job {job['schema_id']}, {job['job_hash']}")
+        if job.get("order"):
+            lines.append(f"ordered by the call {job['order']}")
+        if not asked.get("invoice_names_job"):
+            lines.append("the invoice does not name this job: only the payee says that it is for it")
+        if asked.get("mint"):
+            lines.append(f"in ecash of {asked['mint']}")
+        if demand.expires_s:
+            lines.append(f"the invoice can be paid until {clock(demand.expires_s)}")
+        lines.append(
+            f"paid to them before: {msats:,} msats in {count:,} payments"
+            if count
+            else "nothing was paid to them before"
+        )
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return []
+    return [printable(line) for line in lines]
 
 
 def _lines(value: object) -> list[str]:
@@ -229,13 +290,13 @@ def _answer_run(
     while True:
         message = events_message(exchange.answer("GET", at("runs", run_id, wait=WAIT_S, after=seen))[1])
         seen += len(message["events"])
-        is_open = {one["approval_id"]: one for one in exchange.get(at("approvals"))["approvals"]}
+        is_open = {one["approval_id"]: one for one in _read(exchange, at("approvals"))["approvals"]}
         named = [str(event.get("details", {}).get("approvalId", "")) for event in message["events"]]
         for approval_id in named:
             if approval_id not in is_open:
                 continue
             if not settings.as_json:
-                for line in list(described(is_open[approval_id]))[:-1]:
+                for line in described(is_open[approval_id]):
                     say(line)
             answers.append(_answer(exchange, approval_id, decision, reason))
             if not settings.as_json:
@@ -260,8 +321,15 @@ def _allow_from_now_on(
     address = at("approvals", approval_id, "rule")
     shown = exchange.get(f"{address}?also_untrusted=true" if also_untrusted else address)
     if not settings.as_json:
-        note(f"for {printable(str(file))}:\n")
+        for line in list(described(_read(exchange, at("approvals", approval_id))))[:-1]:
+            note(line)
+        note(f"\nfor {printable(str(file))}:\n")
         note(printable(shown["rule"], keep="\n"))
+        if shown.get("passed_over"):
+            note("For this caller and tool these rules of yours are not reached any more:\n")
+            for rule in shown["passed_over"]:
+                note(f"  {printable(rule)}")
+            note("")
         _show_also(exchange, shown["also"])
     if not yes:
         confirm("Allow this from now on?", "this would write these rules")
@@ -281,8 +349,8 @@ def _show_also(exchange: ExchangeClient, also: list[str]) -> None:
     """The other calls that wait now and that the same rules let go, whole."""
     if also:
         note("The same rules let go what waits now besides:\n")
-    for one in exchange.get(at("approvals"))["approvals"] if also else ():
+    for one in _read(exchange, at("approvals"))["approvals"] if also else ():
         if one["approval_id"] in also:
-            for line in list(described(one))[:-1]:
+            for line in described(one):
                 note(line)
             note("")

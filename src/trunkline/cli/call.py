@@ -21,8 +21,8 @@ from msgspec import Raw, Struct
 from trunkline.cli.client import ExchangeClient, at, decode, encode
 from trunkline.cli.completion import tools_here
 from trunkline.cli.options import CommandSettings, json_argument, say_json, shared
-from trunkline.cli.terminal import CommandFailed, clock, exit_code_of, note, printable, seconds_of, typed
-from trunkline.cli.tools import help_with_tool
+from trunkline.cli.terminal import CommandFailed, answers, clock, exit_code_of, note, printable, seconds_of, typed
+from trunkline.cli.tools import all_tools, help_with_tool
 from trunkline.errors import ExchangeUnreachable
 
 # A person answers in seconds or minutes: the first look comes soon, the later ones cost nothing.
@@ -99,8 +99,17 @@ def call(
     named = {"idempotency_key": key, "correlation_id": correlation, "causation_id": directive}
     said |= {name: value for name, value in named.items() if value is not None}
     exchange = settings.connect()
+    if directive is not None:
+        _check_needs_directive(exchange, tool)
     help_with_tool(exchange, tool)
     run_and_tell(settings, exchange, encode(said), ProgressPrinter() if follow else None, no_wait=no_wait)
+
+
+def _check_needs_directive(exchange: ExchangeClient, tool: str) -> None:
+    """A tool that needs none would take any id, and use none up."""
+    found = next((one for one in all_tools(exchange) if one["tool_id"] == tool), None)
+    if found is not None and not found.get("requires_directive"):
+        raise CommandFailed("state.conflict", f"{tool} needs no directive; call it without --directive")
 
 
 def run_and_tell(
@@ -136,6 +145,9 @@ def _tell(settings: CommandSettings, known: KnownCall, has_failed: Callable[[byt
     error = known.error or {"code": f"call.{known.status}", "message": "no reason was given"}
     # No CommandFailed: for a program all of it has just been said.
     note(printable(f"{error['code']}: {error['message']}"))
+    agent_id = str(decode(known.whole).get("tool_id", "")).partition("/")[0]
+    if error["code"] == "tool.failed" and agent_id and (settings.home.logs_folder / agent_id).is_dir():
+        note(f"what it printed: {typed(f'logs {printable(agent_id)}')}")
     raise SystemExit(exit_code_of(error["code"]) if known.status == "failed" else CANCELED_OR_UNKNOWN)
 
 
@@ -285,12 +297,12 @@ def _questions_inside_told(
                     pass
                 elif looked_at.status == "waiting_approval":
                     told.add(approval_id)
-                    note(f"asked again as {printable(approval_id)}: {typed(f'approve {printable(approval_id)}')}")
+                    note(f"asked again as {printable(approval_id)}: {answers(approval_id)}")
                 else:
                     told.add(approval_id)
                     question = other.get(at("approvals", approval_id))
                     what = printable(f"{approval_id} of {question.get('tool_id', '')}")
-                    note(f"waiting for approval {what}, called inside: {typed(f'approve {approval_id}')}")
+                    note(f"waiting for approval {what}, called inside: {answers(approval_id)}")
                     inside.found(approval_id)
 
     threading.Thread(target=look, daemon=True).start()
@@ -309,14 +321,20 @@ def _wait_for_person(
     """
     until = f" (until {clock(seconds_of(asked.expires_at))})" if asked.expires_at else ""
     try:
-        note(f"waiting for approval {asked.approval_id}{until}: {typed(f'approve {asked.approval_id}')}")
+        note(f"waiting for approval {asked.approval_id}{until}: {answers(str(asked.approval_id))}")
         if no_wait:
+            note(_left(asked))
             raise SystemExit(CANCELED_OR_UNKNOWN)
         with _questions_inside_told(exchange, lambda: asked, QuestionInside()):
             return _polled(exchange, asked.call_id, printer)
     except KeyboardInterrupt:
-        note(f"left; {asked.approval_id} stays open")
+        note(_left(asked))
         raise SystemExit(CANCELED_OR_UNKNOWN) from None
+
+
+def _left(asked: KnownCall) -> str:
+    """For somebody who does not wait for the answer: which call it is, and where its outcome will be."""
+    return f"left; {asked.approval_id} stays open. When it was answered, {_story(asked)} has what came of it"
 
 
 def _polled(exchange: ExchangeClient, call_id: str, printer: ProgressPrinter | None) -> KnownCall:

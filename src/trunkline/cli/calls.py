@@ -9,6 +9,8 @@ Owns the table, and the search for refusals. Does not own calls, which the excha
 from __future__ import annotations
 
 import itertools
+import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 _PAGE = 500
 # Entries looked through at once for refused calls.
 _PIECE = 10_000
+# Rules of policy; all others are those of the agent behind a tool, about its inputs.
+_OF_POLICY = re.compile(r"rule-[0-9]+|builtin-.*|default|permissions|token")
 _REFUSED = b'{"kind":"call.refused"'
 
 
@@ -87,7 +91,7 @@ def _show(found: list[dict[str, Any]], correlation: str | None) -> None:
     rows = [
         [
             clock(seconds_of(call["accepted_at"])),
-            call["status"],
+            _ended(call),
             call["tool_id"],
             call["caller"],
             _took(call),
@@ -149,12 +153,25 @@ def _show_refused(settings: CommandSettings, last: int, correlation: str | None,
 
 
 def _why_refused(refusal: dict[str, Any]) -> str:
-    """What its code means, which rule decided, and through whom it was asked; its words are not on record."""
-    row = FAULTS.get(refusal["code"])
-    parts = [row.text if row is not None else "", f"rule {refusal['rule']}" if refusal.get("rule") else ""]
+    """What was wrong, or what its code means; which rule decided, and through whom it was asked."""
+    parts = [refusal.get("why") or _meaning(refusal), f"rule {refusal['rule']}" if refusal.get("rule") else ""]
     if refusal.get("chain"):
         parts.append(f"asked through {' → '.join(refusal['chain'])}")
     return "; ".join(filter(None, parts))
+
+
+def _meaning(refusal: dict[str, Any]) -> str:
+    """What its code means, and what to type to learn more."""
+    tool_id = shlex.quote(refusal["tool_id"])
+    if refusal["code"] == "policy.denied":
+        # Who judges each input has an answer to an input only.
+        given = "" if _OF_POLICY.fullmatch(refusal.get("rule", "")) else " JSON"
+        asked = typed(f"policy check {shlex.quote(refusal['caller'])} {tool_id}{given}")
+        return f"denied; {asked} says why" + (", with the JSON of the call" if given else "")
+    if refusal["code"] == "policy.directive_required":
+        return f"needs a directive; {typed(f'directive new {tool_id} --reason WHY')} states one"
+    row = FAULTS.get(refusal["code"])
+    return row.text if row is not None else ""
 
 
 def _refusals(reader: Reader, correlation: str | None) -> Iterator[bytes]:
@@ -168,6 +185,11 @@ def _refusals(reader: Reader, correlation: str | None) -> Iterator[bytes]:
         lines_here = list(reader.lines(top - _PIECE + 1, top))
         yield from (line for line in reversed(lines_here) if line.startswith(_REFUSED))
         top -= _PIECE
+
+
+def _ended(call: dict[str, Any]) -> str:
+    """How it stands: a call that succeeded and ran a command that did not is no success to who reads the list."""
+    return f"ended with {call['failed_with']}" if "failed_with" in call else str(call["status"])
 
 
 def _took(call: dict[str, Any]) -> str:

@@ -66,7 +66,7 @@ def check() -> None:
     metavar="FILE",
     multiple=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help=f"An agent to speak as: what `trunkline token new ossa --json` prints. Give {MAX_IDENTITIES}; "
+    help=f"An agent to speak as: what `trunkline token new ossa --agent ID --json` prints. Give {MAX_IDENTITIES}; "
     "without any they are made, and revoked, through the exchange of --home.",
 )
 @click.option("--report", "report_file", metavar="FILE", type=click.Path(path_type=Path), help="The report as JSON.")

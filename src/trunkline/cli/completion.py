@@ -78,6 +78,12 @@ def _agents(exchange: ExchangeClient) -> Iterator[tuple[str, str]]:
         yield agent["agent_id"], agent["state"]
 
 
+def _steerable(exchange: ExchangeClient) -> Iterator[tuple[str, str]]:
+    for agent in exchange.get(at("agents"))["agents"]:
+        if agent.get("steerable"):
+            yield agent["agent_id"], agent["state"]
+
+
 def _questions(exchange: ExchangeClient) -> Iterator[tuple[str, str]]:
     for question in exchange.get(at("approvals"))["approvals"]:
         yield question["approval_id"], str(question.get("tool_id") or question.get("agent_id") or "")
@@ -85,4 +91,5 @@ def _questions(exchange: ExchangeClient) -> Iterator[tuple[str, str]]:
 
 tools_here: Final = _suggesting(_tools)
 agents_here: Final = _suggesting(_agents)
+steerable_here: Final = _suggesting(_steerable)
 questions_here: Final = _suggesting(_questions)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import json
 import os
 import sys
 import tomllib
@@ -24,7 +23,8 @@ import click
 from trunkline import key_files
 from trunkline.cli import client_files
 from trunkline.cli.json_text import NotJson
-from trunkline.cli.mcp_clients import CLIENTS, ENTRY, McpClient
+from trunkline.cli.mcp import token_file
+from trunkline.cli.mcp_clients import CLIENTS, ENTRY, McpClient, is_exchange
 from trunkline.cli.mcp_import import Import, Imported, Importer
 from trunkline.cli.mcp_secrets import shown
 from trunkline.cli.options import CommandSettings, shared
@@ -79,15 +79,15 @@ def connect(settings: CommandSettings, client: str, dry_run: bool, undo: bool) -
         return
     if dry_run:
         say(heading(f"Would change in {printable(str(file))}, and nothing else"))
-        _show_difference(f"{known.key}.{ENTRY}", *entries)
+        _show_difference(known, *entries)
         return
     done = f"{known.title} does not know this exchange any more" if undo else f"{known.title} knows this exchange now"
     say(f"{done}: {printable(str(file))}")
     if backup is not None:
         note(f"what was there before: {printable(str(backup))}")
-    if undo:
+    if undo and token_file(settings.home, client).exists():
         note(f"its token is still good; {typed('token list')} shows it, {typed('token revoke ID')} takes it back")
-    else:
+    elif not undo:
         note(f"restart {known.title}; it makes its calls as mcp:{client}. {_has_to_run(settings)}".rstrip())
 
 
@@ -200,8 +200,9 @@ def _found(known: McpClient, file: Path, home: Home) -> Import:
     except ConfigError as error:
         raise CommandFailed("config.invalid", f"{error}; nothing was changed") from None
     servers: list[dict[str, Any]] = tables.get("mcp", [])
-    taken = [ENTRY, *(str(table.get("id")) for table in servers)]
-    found = Importer(os.environ, home.keys_folder / "mcp-servers", home.path).servers(entries, taken)
+    # An exchange is no server of the client's own.
+    entries = [one for one in entries if one.name != ENTRY or not is_exchange(one.entry)]
+    found = Importer(os.environ, home.keys_folder / "mcp-servers", home.path).servers(entries, servers)
     for one in list(found.servers):
         if reason := server_problem(home, {**tables, "mcp": [*servers, one.table]}, one.secrets.values()):
             found.leave_out(one, reason)
@@ -248,8 +249,9 @@ def _unreadable(file: Path, error: Exception) -> CommandFailed:
     return CommandFailed("config.invalid", f"{file}: {error}; nothing was changed")
 
 
-def _show_difference(name: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
+def _show_difference(known: McpClient, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
     """What changes of our own entry. The text around it is that of others, and stays as it is."""
-    old, new = ([] if one is None else json.dumps(shown(one), indent=2).splitlines() for one in (before, after))
+    name = f"{known.key}.{ENTRY}"
+    old, new = ([] if one is None else known.written(shown(one)).splitlines() for one in (before, after))
     for line in difflib.unified_diff(old, new, name, name, lineterm="", n=100):
         say(printable(line))

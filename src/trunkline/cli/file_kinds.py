@@ -24,6 +24,7 @@ _TOLD: Final[dict[Kind, tuple[str, str]]] = {
 }
 # The first line of a trajectory is a header; a bundle, which may be of any size, starts with its first member.
 _LOOKED_AT: Final = 65_536
+MANIFEST: Final = "MANIFEST.json"
 _BUNDLE: Final = re.compile(rb'\s*\{\s*"session_id"\s*:')
 
 
@@ -37,7 +38,7 @@ def kind_of(file: Path) -> Kind | None:
     if start.startswith(b"SQLite format 3\0"):
         return "record"
     if start.startswith(b"PK\x03\x04"):
-        return "proof"
+        return "proof" if _has_manifest(file, start) else None
     line = start.lstrip().partition(b"\n")[0]
     if not line.startswith(b"{"):
         return None
@@ -48,6 +49,19 @@ def kind_of(file: Path) -> Kind | None:
     except ValueError:
         return None
     return "trajectory" if header.get("event", header.get("type")) == "ReplayHeader" else None
+
+
+def _has_manifest(file: Path, start: bytes) -> bool:
+    """Whether a zip is a proof: ours begin with the manifest, and somebody may have packed one again."""
+    import zipfile
+
+    if MANIFEST.encode() in start:
+        return True
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return MANIFEST in archive.namelist()
+    except (zipfile.BadZipFile, OSError):
+        return False
 
 
 def expect(kind: Kind, file: Path) -> None:

@@ -54,13 +54,17 @@ class _Reader:
         found = self._value(0)
         self._skip()
         if self._at != len(self._text):
-            raise NotJson("there is more than one value")
+            raise NotJson(f"there is more than one value: the second is at {self._place(self._at)}")
         return found
 
     def _skip(self) -> None:
         matched = _BETWEEN.match(self._text, self._at)
         assert matched is not None
         self._at = matched.end()
+
+    def _place(self, at: int) -> str:
+        before = self._text[:at]
+        return f"line {before.count(chr(10)) + 1}, column {at - before.rfind(chr(10))}"
 
     def _peek(self) -> str:
         return self._text[self._at : self._at + 1]
@@ -75,12 +79,12 @@ class _Reader:
             return self._array(start, depth)
         matched = (_STRING if first == '"' else _PLAIN).match(self._text, self._at)
         if matched is None:
-            raise NotJson(f"a value is missing at character {start + 1}")
+            raise NotJson(f"a value is missing at {self._place(start)}")
         self._at = matched.end()
         try:
             return _Node(start, self._at, json.loads(matched[0]))
         except ValueError:
-            raise NotJson(f"no value at character {start + 1}") from None
+            raise NotJson(f"what stands at {self._place(start)} is no value") from None
 
     def _object(self, start: int, depth: int) -> _Node:
         members: list[_Member] = []
@@ -92,12 +96,12 @@ class _Reader:
                 plain = {member.key: member.value.plain for member in members}
                 return _Node(start, self._at, plain, members)
             if members and not members[-1].has_comma:
-                raise NotJson(f"a comma is missing at character {self._at + 1}")
+                raise NotJson(f"a comma is missing before {self._place(self._at)}")
             begin = self._at
             key = self._value(depth) if self._peek() == '"' else None
             self._skip()
             if key is None or self._peek() != ":":
-                raise NotJson(f"no member of an object at character {begin + 1}")
+                raise NotJson(f"a name in double quotes and a colon are missing at {self._place(begin)}")
             self._at += 1
             self._skip()
             value = self._value(depth + 1)
@@ -119,7 +123,7 @@ class _Reader:
                 self._at += 1
                 return _Node(start, self._at, items)
             if not has_comma:
-                raise NotJson(f"a comma is missing at character {self._at + 1}")
+                raise NotJson(f"a comma is missing before {self._place(self._at)}")
             items.append(self._value(depth + 1).plain)
             self._skip()
             has_comma = self._peek() == ","

@@ -23,7 +23,7 @@ from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import CommandFailed, file_failure, heading, note, printable, say, typed
 from trunkline.cli.times import FORMS, MOMENT
 from trunkline.cli.watch import sentence
-from trunkline.errors import LedgerCorrupt, LedgerError
+from trunkline.errors import LedgerCorrupt, LedgerError, LedgerNotCopied
 
 if TYPE_CHECKING:
     from trunkline.ledger.heads import WrittenHead
@@ -112,6 +112,8 @@ def _expect_ledger(file: Path) -> None:
     from trunkline.ledger.heads import heads_file
     from trunkline.ledger.store import open_for_reading
 
+    if heads_file(file) == file and kind_of(file) != "record":
+        raise LedgerError(f"{file} is not a ledger: it has the name of a ledger's signed heads; name the ledger itself")
     if heads_file(file).exists():
         return
     if file.stat().st_size and kind_of(file) != "record":
@@ -190,9 +192,10 @@ def backup(settings: CommandSettings, file: Path) -> None:
     from trunkline.ledger.backup import backup as copy
     from trunkline.ledger.heads import public_key_of
 
-    if file.exists():
-        raise file_failure(file, "exists already: choose another name")
-    report = copy(settings.home.ledger_file, file, public_key_of(settings.home.keys_folder))
+    try:
+        report = copy(settings.home.ledger_file, file, public_key_of(settings.home.keys_folder))
+    except LedgerNotCopied as refused:
+        raise file_failure(refused.file, refused.reason) from None
     if not settings.shown_as_json({"file": str(file), "entries": report.entries, "signed": report.signed}):
         say(f"{printable(str(file))}: {report.entries:,} entries, verified; signed up to {report.signed:,}")
     if any((settings.home.keys_folder / "ecash").glob("*")):
@@ -203,12 +206,16 @@ def backup(settings: CommandSettings, file: Path) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @shared
 def check(settings: CommandSettings, file: Path) -> None:
-    """Prove that the parts of a proof fit together and, where this home has a record, that its entries are of it."""
+    """Prove that the parts of a proof fit together and, where this home has a record, that its entries are of it.
+
+    FILE is a proof: the zip that `ledger export --correlation ID --format proof --out FILE` makes of one conversation,
+    with its entries, their hashes and the bodies they name. A copy of the whole record is for `ledger verify FILE`.
+    """
     from trunkline.ledger.export import verify_proof
 
     expect("proof", file)
     if kind_of(file) != "proof":
-        raise LedgerError(f"{file} is not a proof: it is no zip")
+        raise LedgerError(f"{file} is not a proof: it is no zip that `{typed('ledger export --format proof')}` made")
     has_record = settings.home.ledger_file.exists()
     if has_record:
         with reading(settings) as reader:

@@ -84,11 +84,7 @@ class McpClient(NamedTuple):
     def owner_of_entry(self, text: str) -> str | None:
         """Which home the entry of our name is for; empty if it is none of ours, None if there is none."""
         entry = self.servers(text).get(ENTRY)
-        if entry is None:
-            return None
-        words = [str(word) for word in entry.get("args", ())] if isinstance(entry.get("args"), list) else []
-        is_ours = "mcp" in words and "--as" in words and "--home" in words[:-1]
-        return words[words.index("--home") + 1] if is_ours else ""
+        return None if entry is None else home_of(entry)
 
     def without_entry(self, text: str) -> str:
         """Its file without us."""
@@ -97,6 +93,10 @@ class McpClient(NamedTuple):
         else:
             changed = json_text.without_member(text, (self.key, ENTRY))
         return self._checked(text, changed)
+
+    def written(self, entry: Mapping[str, object]) -> str:
+        """Our entry alone, as it stands in its file."""
+        return _table_text(f"{self.key}.{ENTRY}", entry) if self.form == "toml" else json.dumps(entry, indent=2)
 
     def _checked(self, before: str, after: str) -> str:
         """Nothing else may have changed."""
@@ -108,6 +108,18 @@ class McpClient(NamedTuple):
         found = _toml(text) if self.form == "toml" else json_text.read(text)
         rest = {name: value for name, value in found.items() if name != self.key}
         return rest, {name: entry for name, entry in self.servers(text).items() if name != ENTRY}
+
+
+def home_of(entry: Mapping[str, Any]) -> str:
+    """Which home an entry of ours is for; empty if it is none of ours."""
+    words = [str(word) for word in entry.get("args", ())] if isinstance(entry.get("args"), list) else []
+    is_ours = "mcp" in words and "--as" in words and "--home" in words[:-1]
+    return words[words.index("--home") + 1] if is_ours else ""
+
+
+def is_exchange(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry starts an exchange's `mcp`, written by us or by hand."""
+    return bool(home_of(entry)) or Path(str(entry.get("command", ""))).name == "trunkline"
 
 
 CLIENTS: Final = {
@@ -166,9 +178,15 @@ def _toml(text: str) -> dict[str, Any]:
         raise NotJson(str(error)) from None
 
 
+def _table_text(name: str, entry: Mapping[str, object]) -> str:
+    inner = {key: value for key, value in entry.items() if isinstance(value, dict)}
+    lines = [f"{key} = {json.dumps(entry[key], ensure_ascii=False)}" for key in entry if key not in inner]
+    texts = ["\n".join([f"[{name}]", *lines]) + "\n", *(_table_text(f"{name}.{key}", inner[key]) for key in inner)]
+    return "\n".join(texts)
+
+
 def _with_table(text: str, name: str, entry: Mapping[str, object]) -> str:
-    lines = [f"[{name}]", *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items())]
-    table = "\n".join(lines) + "\n"
+    table = _table_text(name, entry)
     return f"{text.rstrip()}\n\n{table}" if text.strip() else table
 
 

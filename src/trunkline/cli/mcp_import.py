@@ -25,6 +25,8 @@ MAX_ID_CHARS: Final = 64
 # `${NAME}`, `${env:NAME}`, `${NAME:-what if it is not set}`, `$NAME`.
 _VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*)")
 _ASKED_FOR: Final = re.compile(r"\$\{input:([^}]+)\}")
+# What stands before a token in a header (RFC 9110, 11.1).
+_SCHEME: Final = re.compile(r"[A-Za-z]{1,16} (?=\$\{input:[^}]+\}$)")
 # Variables whose value everybody may see: put in when a server is imported.
 _PLAIN: Final = {"HOME": "HOME", "userHome": "HOME", "USER": "USER", "LOGNAME": "LOGNAME"}
 _ADDRESSES: Final = ("url", "httpUrl", "serverUrl")
@@ -89,15 +91,20 @@ class Importer:
         self._folder = folder
         self._home = os.path.realpath(home)
         self._files: set[Path] = set()
+        # Names of variables that stand for what a client asks for, and which text of which server each is for.
+        self._variables: dict[str, tuple[str, str]] = {}
 
-    def servers(self, entries: Iterable[Found], taken: Iterable[str]) -> Import:
-        """What becomes of these; ``taken`` are ids that are in use, whose servers are there already."""
-        there = {name.casefold() for name in taken}
+    def servers(self, entries: Iterable[Found], there: Iterable[Mapping[str, Any]]) -> Import:
+        """What becomes of these; ``there`` are the ``[[mcp]]`` tables of now."""
+        tables = {str(table.get("id")).casefold(): table for table in there}
         ids: set[str] = set()
-        seen: list[Mapping[str, Any]] = []
+        seen: list[tuple[str, Mapping[str, Any]]] = []
         done = Import()
         for name, entry, project in entries:
-            if entry in seen:
+            same = next((other for other, known in seen if known == entry), None)
+            if same is not None:
+                if _id_of(name) != same:
+                    done.left_out.append((_id_of(name), f"is the same server as {same}"))
                 continue
             server_id = first = _id_of(name)
             number = 1
@@ -105,13 +112,13 @@ class Importer:
                 number += 1
                 server_id = f"{first[: MAX_ID_CHARS - 4]}-{number}"
             ids.add(server_id.casefold())
-            seen.append(entry)
-            if server_id.casefold() in there:
-                continue
+            seen.append((server_id, entry))
             if entry.get("disabled") is True or entry.get("enabled") is False:
                 done.left_out.append((server_id, "is turned off in the client"))
             elif (made := self._server(server_id, entry, project)) is None:
                 done.left_out.append((server_id, "has neither a command nor an address"))
+            elif (known := tables.get(server_id.casefold())) is not None:
+                done.left_out.append((server_id, _why_not_again(made.table, known)))
             else:
                 done.servers.append(made)
         return done
@@ -203,9 +210,8 @@ class Importer:
 
     def _value(self, made: Imported, name: str, value: str) -> str:
         """A value, or a reference to it."""
-        if (asked := _ASKED_FOR.search(value)) is not None:
-            made.remarks.append(f"{name} is asked for by the client ({asked[1]}); set the variable {name} for `up`")
-            return f"env:{name}"
+        if _ASKED_FOR.search(value) is not None:
+            return f"env:{self._asked_for(made, name, value)}"
         variable = _VARIABLE.fullmatch(value)
         if variable is not None and variable[1] != "userHome":
             if variable[2] is None or (variable[1] in self._environ):
@@ -223,6 +229,23 @@ class Importer:
         else:
             made.remarks.append(f"{name} has variables that are not set here: write the whole to {file}, 0600")
         return f"file:{file}"
+
+    def _asked_for(self, made: Imported, name: str, value: str) -> str:
+        """The variable for a text with values that the client asks its person for: one for each text of a server."""
+        inputs = list(dict.fromkeys(_ASKED_FOR.findall(value)))
+        plain = re.sub(r"[^A-Za-z0-9]+", "_", "_".join((made.id, *inputs))).strip("_").upper()
+        first = variable = f"_{plain}" if plain[:1].isdigit() else plain
+        number = 1
+        while self._variables.setdefault(variable, (made.id, value)) != (made.id, value):
+            number += 1
+            variable = f"{first}_{number}"
+        remark = f"{name} is asked for by the client ({', '.join(inputs)}); set the variable {variable} for `up`"
+        if (scheme := _SCHEME.match(value)) is not None:
+            remark += f", which begins with `{scheme[0]}`: `{scheme[0]}TOKEN`"
+        elif _ASKED_FOR.fullmatch(value) is None:
+            remark += ", to the whole text that the client makes of it"
+        made.remarks.append(remark)
+        return variable
 
     def _put_in(self, made: Imported, what: str, text: str) -> str:
         """A text that cannot refer to anything, with those variables that are no secrets."""
@@ -249,6 +272,16 @@ class Importer:
             found = self._folder / f"{plain}-{number}"
         self._files.add(found)
         return found
+
+
+def _why_not_again(made: Mapping[str, object], there: Mapping[str, object]) -> str:
+    """Why a server is not added whose id a table of the file has."""
+    if any(made.get(key) != there.get(key) for key in ("command", "url")):
+        return "another server has this name in trunkline.toml; give one of them another name"
+    others = [f"`{key}`" for key in ("env", "headers", "cwd") if made.get(key) != there.get(key)]
+    if others:
+        return f"is in trunkline.toml already, where {', '.join(others)} differ; what is there stays as it is"
+    return "is in trunkline.toml already"
 
 
 def _id_of(name: str) -> str:

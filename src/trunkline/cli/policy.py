@@ -7,6 +7,7 @@ Owns the table of rules as a person reads it. Does not own judging.
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
@@ -16,7 +17,7 @@ from msgspec import Raw
 from trunkline.cli.client import at
 from trunkline.cli.completion import tools_here
 from trunkline.cli.options import CommandSettings, json_argument, shared
-from trunkline.cli.terminal import printable, say, status_word, table
+from trunkline.cli.terminal import printable, say, status_word, table, typed
 from trunkline.cli.tools import all_tools, no_tool
 from trunkline.input_conditions import shown
 from trunkline.model import InputCondition
@@ -38,6 +39,8 @@ def policy(context: click.Context, settings: CommandSettings) -> None:
     ]
     rows.append(["default", "deny", "*", "*", "", "nothing above matches"])
     table(["RULE", "DECISION", "CALLER", "TOOL", "IF", "REASON"], rows, status=1, below=1, keep=(2, 3))
+    for warning in found.get("warnings", ()):
+        say(f"warning: {printable(warning)}")
 
 
 def _condition(rule: dict[str, Any]) -> str:
@@ -74,6 +77,11 @@ def check(settings: CommandSettings, caller: str, tool: str, json_input: str | N
         return
     reason = f": {printable(verdict['reason'])}" if verdict.get("reason") else ""
     say(f"{status_word(verdict['decision'])} by {printable(verdict['rule'])}{reason}")
+    for rule in verdict.get("depends", ()):
+        say(f"depends on the input: {printable(rule)}")
+    if verdict.get("depends"):
+        words = f"policy check {shlex.quote(caller)} {shlex.quote(tool)} JSON"
+        say(f"with an input: {typed(words)}")
     fault = verdict.get("fault")
     if fault is not None:
         if fault["code"] == "tool.not_found":

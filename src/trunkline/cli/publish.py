@@ -6,7 +6,7 @@ import click
 
 from trunkline.cli.client import at, decode
 from trunkline.cli.options import CommandSettings, json_argument, say_json, shared
-from trunkline.cli.terminal import note, printable, say, typed
+from trunkline.cli.terminal import answers, note, printable, say
 
 
 @click.command()
@@ -34,7 +34,7 @@ def publish(
         say_json(data)
     if "event" not in answer:
         approval_id = printable(str(answer.get("approval_id")))
-        note(f"a person is asked first: {typed(f'approve {approval_id}')}")
+        note(f"a person is asked first: {answers(approval_id)}")
         raise SystemExit(3)
     if not settings.as_json:
         say(printable(str(answer["event"])))

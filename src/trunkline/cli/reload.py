@@ -9,7 +9,7 @@ import click
 
 from trunkline.cli.client import at
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import say
+from trunkline.cli.terminal import printable, say
 
 
 @click.command()
@@ -29,5 +29,7 @@ def reload(settings: CommandSettings) -> None:
                 say(f"  {what}: {', '.join(answer[what])}")
         for problem in answer.get("cannot_start", ()):
             say(f"  cannot start: {problem}")
+        for warning in answer.get("warnings", ()):
+            say(f"  warning: {printable(warning)}")
     if answer.get("cannot_start"):
         raise SystemExit(1)

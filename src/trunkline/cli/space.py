@@ -19,6 +19,7 @@ from trunkline.cli.client import ExchangeClient, at, decode, encode, end_with, e
 from trunkline.cli.options import CommandSettings, json_argument, shared
 from trunkline.cli.terminal import (
     CommandFailed,
+    answers,
     clock,
     confirm,
     file_failure,
@@ -149,32 +150,37 @@ def list_snapshots(settings: CommandSettings, name: str) -> None:
 @space.command("undo", short_help="Bring a space back to where it was before a run.")
 @click.argument("name")
 @click.argument("run_id", metavar="[RUN]", default="")
+@click.option("--redo", is_flag=True, help="Take back the last undo instead.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @shared
-def undo(settings: CommandSettings, name: str, run_id: str, yes: bool) -> None:
+def undo(settings: CommandSettings, name: str, run_id: str, redo: bool, yes: bool) -> None:
     """Bring the files of the space NAME back to before RUN, or to before the last run that changed something.
 
-    What was done since is undone, by whichever run. The state before is kept: a second undo brings it back.
+    RUN may be the number of a snapshot, too. What was done since is undone, by whichever run. Each further undo goes
+    back over one run more. The state before is kept: --redo brings it back.
     """
+    if run_id and redo:
+        raise click.UsageError("a run and --redo are two ways to say where to go: give one")
     exchange = settings.connect()
     path = at("spaces", name, "undo")
     if not yes:
-        found: dict[str, Any] = exchange.post(path, {"run": run_id, "dry_run": True})
+        found: dict[str, Any] = exchange.post(path, {"run": run_id, "redo": redo, "dry_run": True})
         if not settings.as_json and sys.stdin.isatty():
-            for line in _changes(found):
+            for line in changes(found, is_done=False):
                 note(line)
-        confirm(f"Bring {printable(name)} back to this?", f"this would {_told(found)}", found)
+        confirm(f"Do this in {printable(name)}?", f"this would {_told(found)}", found)
         # What was shown, also if another run has begun and ended since.
-        run_id = found.get("snapshot", {}).get("run", run_id)
-    done: dict[str, Any] = exchange.post(path, {"run": run_id})
+        if taken := found.get("snapshot"):
+            run_id, redo = str(taken["number"]), False
+    done: dict[str, Any] = exchange.post(path, {"run": run_id, "redo": redo})
     if settings.shown_as_json(done):
         return
-    for line in _changes(done):
+    for line in changes(done, is_done=True):
         say(line)
     if "not_kept" in done:
         note(f"this cannot be undone: {printable(done['not_kept'])}")
     else:
-        note("undo this with: " + typed(f"space undo {printable(name)} {printable(done['undo_with'])}"))
+        note("take this back with: " + typed(f"space undo {printable(name)} {printable(done['undo_with'])}"))
 
 
 def _told(change: dict[str, Any]) -> str:
@@ -185,15 +191,26 @@ def _told(change: dict[str, Any]) -> str:
     return what
 
 
-def _changes(change: dict[str, Any]) -> list[str]:
-    """What an undo does or did, with the first names of each kind."""
+_DONE: Final = ("undone", "back to", "brought back", "changed back", "removed")
+_PLANNED: Final = (
+    "would be undone",
+    "goes back to",
+    "would be brought back",
+    "would be changed back",
+    "would be removed",
+)
+
+
+def changes(change: dict[str, Any], *, is_done: bool) -> list[str]:
+    """What an undo did or would do, with the first names of each kind."""
+    undoing, back_to, *kinds = _DONE if is_done else _PLANNED
     lines = []
     if taken := change.get("snapshot"):
         undone = [printable(run) for run in change.get("undone", ())]
         more = f" and {len(undone) - SHOWN_RUNS} more" if len(undone) > SHOWN_RUNS else ""
-        lines.append(f"undone: {', '.join(undone[:SHOWN_RUNS])}{more}")
-        lines.append(f"back to {clock(seconds_of(taken['taken_at']))}, before {printable(taken['run'])}:")
-    for key, text in (("brought_back", "brought back"), ("changed_back", "changed back"), ("removed", "removed")):
+        lines.append(f"{undoing}: {', '.join(undone[:SHOWN_RUNS])}{more}")
+        lines.append(f"{back_to} {clock(seconds_of(taken['taken_at']))}, before {printable(taken['run'])}:")
+    for key, text in zip(("brought_back", "changed_back", "removed"), kinds, strict=True):
         names = [printable(one) for one in change[f"first_{key}"]]
         more = f", and {change[key] - len(names)} more" if change[key] > len(names) else ""
         lines.append(f"  {text}: {change[key]}" + (f" ({', '.join(names)}{more})" if names else ""))
@@ -256,11 +273,17 @@ def export(settings: CommandSettings, name: str, since: str, output: Path | None
     """
     if not _REVISION.fullmatch(since):
         raise click.BadParameter("expected a commit, a branch or a tag", param_hint="--since")
+    # What git writes is beside the repository: an export changes nothing in the space, so an undo passes it over.
     command = (
-        "cp .git/index /tmp/index && git add -A && "
+        "mkdir -p /tmp/objects && cp .git/index /tmp/index && git add -A && "
         f"git diff --cached --binary --no-ext-diff --no-textconv {since} -- > /tmp/patch && base64 -w0 /tmp/patch"
     )
-    operation = {"type": "shell", "command": command, "env": {"GIT_INDEX_FILE": "/tmp/index"}}  # noqa: S108  (its own)
+    env = {
+        "GIT_INDEX_FILE": "/tmp/index",  # noqa: S108  (the sandbox has its own)
+        "GIT_OBJECT_DIRECTORY": "/tmp/objects",  # noqa: S108
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": ".git/objects",
+    }
+    operation = {"type": "shell", "command": command, "env": env}
     body = encode({"protocolVersion": "1.0", "operations": [operation]})
     answer = settings.connect().answer("POST", at("spaces", name, "runs", wait=WAIT_S), body)[1]
     event = (events_message(answer)["events"] or [{}])[-1]
@@ -358,7 +381,7 @@ def _say(message: dict[str, Any]) -> None:
 def _tell_of_question(message: dict[str, Any]) -> None:
     event = message["events"][-1] if message["events"] else {}
     approval_id = printable(str(event.get("details", {}).get("approvalId", "")))
-    note(f"{printable(event.get('reason', ''))}; waiting: {typed(f'approve {approval_id}')}")
+    note(f"{printable(event.get('reason', ''))}; waiting: {answers(approval_id)}")
 
 
 @space.command("check", short_help="What would be decided of each operation; nothing is done.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 
 from trunkline.cli.client import at
-from trunkline.cli.completion import agents_here
+from trunkline.cli.completion import steerable_here
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import printable, say, typed
 
@@ -20,7 +20,7 @@ def _steer(settings: CommandSettings, agent: str, action: str, done: str) -> Non
 
 
 @click.command()
-@click.argument("agent", shell_complete=agents_here)
+@click.argument("agent", shell_complete=steerable_here)
 @shared
 def start(settings: CommandSettings, agent: str) -> None:
     """Start an agent that does not run. One that runs goes on."""
@@ -28,7 +28,7 @@ def start(settings: CommandSettings, agent: str) -> None:
 
 
 @click.command()
-@click.argument("agent", shell_complete=agents_here)
+@click.argument("agent", shell_complete=steerable_here)
 @shared
 def stop(settings: CommandSettings, agent: str) -> None:
     """Stop an agent, until `trunkline start`, `reload` or the next `up`. Its calls end as for one that left."""
@@ -36,7 +36,7 @@ def stop(settings: CommandSettings, agent: str) -> None:
 
 
 @click.command()
-@click.argument("agent", shell_complete=agents_here)
+@click.argument("agent", shell_complete=steerable_here)
 @shared
 def restart(settings: CommandSettings, agent: str) -> None:
     """Stop an agent and start it again: its code changed. One that does not run is started."""

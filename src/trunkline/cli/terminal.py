@@ -160,6 +160,12 @@ def typed(words: str) -> str:
     return hints.command(words, _home_given())
 
 
+def answers(approval_id: str) -> str:
+    """The two commands that answer a question."""
+    shown = printable(approval_id)
+    return f"{typed(f'approve {shown}')}  or  {typed(f'deny {shown}')}"
+
+
 def hinted(text: str) -> str:
     """A text in which each hint is as it has to be typed to mean this home."""
     return hints.completed(text, _home_given())
@@ -223,11 +229,16 @@ def table(
             cells = [click.style(cell, bold=True) for cell in cells]
         elif status is not None:
             place = columns.index(status)
-            cells[place] = click.style(cells[place], fg=STATUS_COLOURS.get(line[status]))
+            cells[place] = click.style(cells[place], fg=_colour(line[status]))
         say("  ".join(cells).rstrip())
         more = [line[column] for column in under if line[column]]
         if number and more:
             say(f"    {'  '.join(more)}")
+
+
+def _colour(status: str) -> str | None:
+    # A command's exit code, where that is not 0.
+    return "red" if status.startswith("ended with ") else STATUS_COLOURS.get(status)
 
 
 def _total(widths: Sequence[int]) -> int:

@@ -71,21 +71,34 @@ def help_with_tool(exchange: ExchangeClient, tool: str) -> None:
             away = _is_away(exchange, tool)
             if away or error["code"] == "tool.not_found":
                 error["message"] = away or no_tool(tool, all_tools(exchange))
-        described = error["code"] == "tool.invalid_input"
-        end_with(error, f"its input: {typed(f'tools {printable(tool)}')}" if described else "")
+        end_with(error, _further(error["code"], tool))
 
     exchange.refused = refused
+
+
+def _further(code: str, tool: str) -> str:
+    """What helps besides, by what is wrong."""
+    if code == "tool.invalid_input":
+        return f"its input: {typed(f'tools {printable(tool)}')}"
+    if code == "tool.suspended":
+        table_ = "[[mcp]]" if tool.startswith("mcp.") else "[[agent]]"
+        return f"while you develop it: pin_definitions = false in its {table_}, and {typed('reload')}"
+    return ""
 
 
 def _is_away(exchange: ExchangeClient, tool: str) -> str:
     """What keeps the agent of a tool away, if it is one that the exchange launches and it is not there."""
     agent_id = tool.partition("/")[0]
     found = next((one for one in exchange.get(at("agents"))["agents"] if one["agent_id"] == agent_id), None)
-    if found is None or found["state"] in {"ready", "unhealthy"}:
+    if found is None or found["state"] == "unhealthy" or (found["state"] == "ready" and not found.get("steerable")):
         return ""
+    if found["state"] == "ready":
+        return f"{agent_id} was being started or restarted, and is there now: call it again"
     note = f" ({found['note']})" if found.get("note") else ""
     how = "runs and has not connected yet" if found["state"] in {"starting", "running"} else f"is {found['state']}"
-    return f"{agent_id} {how}{note}: {typed('agents')}, {typed(f'logs {agent_id}')}"
+    how = "is restarting" if found["state"] == "stopping" and not note else how
+    has_log = (exchange.home.logs_folder / agent_id).is_dir()
+    return f"{agent_id} {how}{note}: {typed('agents')}" + (f", {typed(f'logs {agent_id}')}" if has_log else "")
 
 
 def no_tool(tool: str, found: list[dict[str, Any]]) -> str:

@@ -14,7 +14,7 @@ import click
 
 from trunkline.cli.client import ExchangeClient, at, decode, encode
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import STATUS_COLOURS, clock, duration, note, printable, say, seconds_of, typed
+from trunkline.cli.terminal import STATUS_COLOURS, answers, clock, duration, note, printable, say, seconds_of
 
 Entry = dict[str, Any]
 
@@ -33,6 +33,12 @@ def _fault(entry: Entry) -> str:
     return f": {fault.get('code')}: {fault.get('message')}" if isinstance(fault, dict) else ""
 
 
+def _why(entry: Entry) -> str:
+    parts = (entry.get("why"), f"by {entry['rule']}" if entry.get("rule") else None)
+    told = "; ".join(part for part in parts if part)
+    return f": {told}" if told else ""
+
+
 def _served(entry: Entry) -> str:
     return f", served by {entry['provider']}" if "provider" in entry else ""
 
@@ -41,6 +47,13 @@ def _text(entry: Entry) -> str:
     data = entry.get("data")
     text = data.get("text") if isinstance(data, dict) else None
     return f"{entry.get('call_id')}  {text.rstrip() if isinstance(text, str) else encode(data).decode()}"
+
+
+def _exit(entry: Entry) -> str:
+    """How a command ended that the call ran, where that is not 0."""
+    codes = entry["metrics"].get("exit_codes") if isinstance(entry.get("metrics"), dict) else None
+    failed = next((code for code in codes if code), None) if isinstance(codes, list) else None
+    return "" if failed is None else f", its command ended with {failed}"
 
 
 # What is said of each kind of entry; any other kind is shown with its fields.
@@ -52,8 +65,8 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
     "call.accepted": lambda e: f"{e['call_id']}  {e['tool_id']} for {e['caller']}: {e['decision']} by {e['rule']}",
     "call.sent": lambda e: f"call of entry {e['call']}, attempt {e['attempt']}{_served(e)}",
     "call.returned": lambda e: f"call of entry {e['call']} was not taken on by {e['provider']}: {e['code']}",
-    "call.settled": lambda e: f"{e['call_id']}  {e['status']}{_took(e)}{_fault(e)}",
-    "call.refused": lambda e: f"{e['call_id']}  {e['tool_id']} for {e['caller']}: {e['code']}",
+    "call.settled": lambda e: f"{e['call_id']}  {e['status']}{_exit(e)}{_took(e)}{_fault(e)}",
+    "call.refused": lambda e: f"{e['call_id']}  {e['tool_id']} for {e['caller']}: {e['code']}{_why(e)}",
     "call.noted": lambda e: f"{e['call_id']}  {e['note']} {e.get('by', '')} {e.get('detail', '')}",
     "agent.launched": lambda e: f"{e['agent_id']}  pid {e['pid']}",
     "agent.admitted": lambda e: f"{e['agent_id']}  {e['version']} over {e['edge']}",
@@ -67,7 +80,7 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
     "tool.pinned": lambda e: f"{e['definition']['tool_id']}",
     "question.opened": lambda e: (
         f"{e['approval_id']}  {e['subject']} of {e.get('tool_id') or e.get('agent_id')}, asked by {e['asked_by']}: "
-        + typed(f"approve {e['approval_id']}")
+        + answers(e["approval_id"])
     ),
     "question.joined": lambda e: f"{e['approval_id']}  call of entry {e['call']} waits behind it",
     "question.closed": lambda e: f"{e['approval_id']}  {e['how']} by {e.get('by') or 'nobody'} {e.get('reason', '')}",
@@ -130,7 +143,7 @@ def _watch_topic(settings: CommandSettings, exchange: ExchangeClient, topic: str
                 note("watching; Ctrl-C ends it")
             elif name == "waiting_approval":
                 approval_id = printable(str(decode(data)["approval_id"]))
-                note(f"a person is asked first: {typed(f'approve {approval_id}')}")
+                note(f"a person is asked first: {answers(approval_id)}")
             elif name == "dropped":
                 note(f"… {decode(data)['dropped']} events were dropped: this terminal is too slow")
             elif name == "closing":
@@ -162,6 +175,7 @@ def sentence(entry: Entry) -> str:
         others = {name: value for name, value in entry.items() if name not in {"kind", "n", "at"}}
         text = "  ".join(f"{name}={_plain(value)}" for name, value in others.items())
     word = str(entry.get("status") or entry.get("how") or entry.get("decision") or "")
+    word = "failed" if word == "succeeded" and _exit(entry) else word
     colour = STATUS_COLOURS.get(word, "red" if kind.endswith(".refused") else None)
     shown = click.style(f"{printable(kind):<18}", fg=colour, dim=True if colour is None else None)
     return f"{clock(moment)}  {shown}  {printable(text.rstrip())}"

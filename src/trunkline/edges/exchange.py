@@ -316,6 +316,9 @@ class Operator(Protocol):
     def policy(self) -> Policy:
         """The rules in force."""
 
+    def rule_warnings(self) -> list[str]:
+        """Which of them decide nothing, and why."""
+
     def status(self) -> dict[str, object]:
         """Figures for a person and for ``/metrics``."""
 

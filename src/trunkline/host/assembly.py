@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -65,6 +65,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     steer: Callable[[str, AgentAction], bool] = lambda _agent_id, _action: False
     # What is to be said of agents that run without isolation.
     agent_warnings: Callable[[], list[str]] = list
+    # Agents that the configuration names, here or not yet.
+    awaited: Callable[[], Collection[str]] = tuple
     # Starts programs that edges speak with over pipes.
     start_piped: StartPiped = start_nothing
     # Keeps programs running that edges make agents of.
@@ -125,6 +127,7 @@ def assemble(
         reload=plan.reload,
         steer=lambda agent_id, action: plan.steer(agent_id, action) or edges.steer(agent_id, action),
         agent_warnings=plan.agent_warnings,
+        awaited=plan.awaited,
         anchoring=plan.anchoring,
         verifying=plan.verifying,
         storage=plan.storage,

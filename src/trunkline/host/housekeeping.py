@@ -97,7 +97,7 @@ class Housekeeping:
         while True:
             self._look_at_the_disk()
             self._supervisor.look(self._well())
-            self._asked.look(self._runner.hub.state.questions, self._runner.hub.approvals.views)
+            self._asked.look(self._runner.hub.approvals.shown_ids(), self._runner.hub.approvals.views)
             if time.monotonic() >= files_at:
                 files_at = time.monotonic() + FILES_CHECK_S
                 await self._supervisor.look_at_files()

@@ -7,7 +7,7 @@ ours. Does not own how a configuration is read again (``up``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from trunkline import standing_rules
@@ -19,6 +19,7 @@ from trunkline.host.runner import Runner
 from trunkline.host.verifying import Verifying
 from trunkline.hub import views
 from trunkline.model import Policy, SubscriptionView, TokenView
+from trunkline.rule_remarks import about_nothing, never_reached
 from trunkline.standing_rules import NoStandingRule, StandingRule
 
 
@@ -38,6 +39,7 @@ class Operating(Operator):
         storage: Callable[[], dict[str, int]] = dict,
         agent_log: Callable[[str, int], list[str] | None] = lambda _agent_id, _count: None,
         config_file: Path | None = None,
+        awaited: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._runner = runner
         self._edges = edges
@@ -49,6 +51,11 @@ class Operating(Operator):
         self._storage = storage
         self._agent_log = agent_log
         self._config_file = config_file
+        # Agents that the configuration names, here or not yet.
+        self._awaited = awaited
+        # What is said of the rules, and of which epoch that is.
+        self._judged_at = -1
+        self._rule_warnings: list[str] = []
 
     def tokens(self) -> list[TokenView]:
         """The standing credentials."""
@@ -66,11 +73,22 @@ class Operating(Operator):
         """The rules in force."""
         return self._runner.hub.in_force.settings.policy
 
+    def rule_warnings(self) -> list[str]:
+        """Which of them decide nothing, and why."""
+        hub = self._runner.hub
+        if self._judged_at != hub.judge.epoch:
+            rules = hub.in_force.settings.policy.rules
+            tools = {pin.definition.tool_id: pin.definition.input_schema for pin in hub.state.pins.values()}
+            tools |= {tool_id: tool.definition.input_schema for tool_id, tool in hub.registry.tools.items()}
+            warnings = [*never_reached(rules), *about_nothing(rules, tools, self._awaited())]
+            self._judged_at, self._rule_warnings = hub.judge.epoch, warnings
+        return self._rule_warnings
+
     def status(self) -> dict[str, object]:
         """Figures for a person and for /metrics."""
         figures = {**self._runner.figures(), **views.figures(self._runner.hub), **self._edges.status()}
         figures.update(self._storage())
-        warnings = [*self._edges.warnings(), *self._agent_warnings()]
+        warnings = [*self._edges.warnings(), *self._agent_warnings(), *self.rule_warnings()]
         if self._anchoring is not None:
             figures["entries_signed"] = self._anchoring.signed
             figures["entries_anchored"] = self._anchoring.published
@@ -95,7 +113,7 @@ class Operating(Operator):
 
     def reload(self) -> dict[str, list[str]]:
         """Read the configuration again."""
-        return self._reload()
+        return {**self._reload(), "warnings": self.rule_warnings()}
 
     def verify_record(self) -> bool:
         """Begin to walk through the whole record."""

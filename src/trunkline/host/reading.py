@@ -102,7 +102,7 @@ class Reading(Views):
         for run in (*self._processes.views(), *self._of_edges()):
             attached = found.get(run.agent_id)
             if attached is None:
-                found[run.agent_id] = run
+                found[run.agent_id] = msgspec.structs.replace(run, steerable=True)
             else:
                 found[run.agent_id] = msgspec.structs.replace(
                     attached,
@@ -111,6 +111,7 @@ class Reading(Views):
                     restarts=run.restarts,
                     isolation=run.isolation,
                     note=run.note,
+                    steerable=True,
                 )
         return [found[agent_id] for agent_id in sorted(found)]
 

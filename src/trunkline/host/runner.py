@@ -23,7 +23,7 @@ from msgspec import Raw
 from trunkline import entries, events
 from trunkline.edges.exchange import Sink, Timer, Watcher
 from trunkline.effects import Answer, Deliver, Progress, ToSession
-from trunkline.entries import CallAccepted, CallSettled, Entry, EventPublished
+from trunkline.entries import CallAccepted, CallSettled, Entry, EventPublished, QuestionOpened
 from trunkline.errors import LedgerError, LocalProtocolError, where_raised
 from trunkline.events import CallRequested, Event
 from trunkline.hub.hub import Hub
@@ -140,6 +140,8 @@ class Runner:
         self._timer: Timer | None = None
         self._timer_at = 0.0
         self._watchers: list[Watcher] = []
+        # What they are shown when the entry of this number is on disk, in order: entries, and lines between them.
+        self._unshown: deque[tuple[int, Entry | bytes]] = deque()
         # The last piece of progress that watchers were shown.
         self._shown: Raw | None = None
         self._is_feeding = False
@@ -214,8 +216,9 @@ class Runner:
             for effect in handle(event, now):
                 if isinstance(effect, Entry):
                     ledger.append(effect)
-                    if self._watchers:
-                        self._show(_entry_line(effect))
+                    # A question also for those who come to watch before it is on disk: they do not find it open yet.
+                    if self._watchers or type(effect) is QuestionOpened:
+                        self._unshown.append((effect.n, effect))
                 elif effect.after <= ledger.durable:
                     self._send(effect, now)
                 else:
@@ -241,7 +244,10 @@ class Runner:
         # One piece is said to each who waits for its call, perhaps to nobody any more; who looks on is shown it once.
         if self._watchers and type(effect) is Progress and effect.data is not self._shown:
             self._shown = effect.data
-            self._show(_progress_line(effect))
+            if self._unshown:
+                self._unshown.append((self._unshown[-1][0], _progress_line(effect)))
+            else:
+                self._show(_progress_line(effect))
         sink = self._sinks.get(effect.session)
         if sink is None:
             return
@@ -257,6 +263,11 @@ class Runner:
     def on_durable(self, number: int) -> None:
         """Entries up to ``number`` are on disk: what waited for them leaves."""
         self.hub.stored(number)
+        # First: what waits for the disk below may look for what was shown.
+        while self._unshown and self._unshown[0][0] <= number:
+            shown = self._unshown.popleft()[1]
+            if self._watchers:
+                self._show(shown if isinstance(shown, bytes) else _entry_line(shown))
         held = self._held
         if held and held[0][0] <= number:
             now = self.now()
@@ -475,7 +486,7 @@ class Runner:
     # -- looking on ----------------------------------------------------------------------------------------------------
 
     def watch(self, watcher: Watcher) -> None:
-        """Hand every entry and progress to ``watcher``."""
+        """Hand every entry and progress to ``watcher``, each entry once it is on disk."""
         self._watchers.append(watcher)
 
     def unwatch(self, watcher: Watcher) -> None:

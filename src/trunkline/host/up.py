@@ -52,6 +52,7 @@ from trunkline.ledger.masking import Masker
 from trunkline.ledger.search_process import SearchProcess
 from trunkline.ledger.verify import verify
 from trunkline.model import ProcessIdentity, Status, uuid_4
+from trunkline.rule_remarks import never_reached
 
 if TYPE_CHECKING:
     from trunkline.host.spans import Exporter
@@ -185,6 +186,7 @@ class Exchange:
             start_piped=self._supervisor.piped.start,
             programs=self._supervisor,
             agent_warnings=self._supervisor.warnings,
+            awaited=self._agent_ids,
             anchoring=self._anchoring,
             verifying=self._verifying,
             searcher=self._search,
@@ -288,9 +290,13 @@ class Exchange:
         self._warn()
         return done
 
+    def _agent_ids(self) -> list[str]:
+        return self._config.agent_ids()
+
     def _warn(self) -> None:
         """Say what of the configuration has no effect here."""
-        for warning in (*self._edges.warnings(), *self._supervisor.warnings()):
+        unreached = never_reached(self._config.policy().rules)
+        for warning in (*self._edges.warnings(), *self._supervisor.warnings(), *unreached):
             log.warning("%s", warning)
 
     def _on_defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

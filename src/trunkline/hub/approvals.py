@@ -2,8 +2,9 @@
 
 Four subjects share one flow: a call that policy says to ask about, a tool definition that changed, the permissions a
 manifest asks for, and a directive an agent would like to have. A question about a call is bound to caller, chain, tool,
-definition, input and policy version; identical calls wait behind one question, and its answer covers the first of them.
-Under another policy it is asked anew, and its earlier names answer it where the same is shown (decision 129).
+definition, input and policy version, and to all else that is shown of it (``Terms``); identical calls wait behind one
+question, and its answer covers the first of them. A question is told of once it is on disk. Under another policy it is
+asked anew, and its earlier names answer it where the same is shown (decision 129).
 
 Does not own what follows from an answer (``control``). Invariant: one agent has at most five questions open, after
 each entry; a call that would be the sixth is refused, and what an agent raises by what it is (definitions, manifest) is
@@ -15,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from trunkline import entries
@@ -24,10 +25,13 @@ from trunkline.entries import QuestionOpened
 from trunkline.events import ApprovalAnswered
 from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
-from trunkline.hub.state import BY_POLICY, Call, OpenQuestion
+from trunkline.hub.registry import Tool
+from trunkline.hub.state import BY_POLICY, Beside, Call, OpenQuestion
 from trunkline.hub.timers import AlarmKey, OfQuestion, Timers, seconds_left
 from trunkline.model import (
     OPERATOR,
+    Actor,
+    Circumstance,
     Fault,
     Manifest,
     Now,
@@ -45,6 +49,22 @@ MAX_OPEN_BY_ONE: Final = 5
 APPROVE: Final = "approve"
 # Names of one question, from when it was asked before: as many as somebody has on a screen.
 MAX_NAMES: Final = 16
+
+
+class Terms(Struct, frozen=True):
+    """All that a person is shown of a call. What differs in any of it is another question (decision 135)."""
+
+    caller: str
+    chain: tuple[str, ...]
+    input_mac: str | None
+    policy: str | None
+    fingerprint: str | None
+    circumstances: tuple[Circumstance, ...]
+    rule: str
+    reason: str
+    context: Raw | None
+    actor: Actor | None
+    provider: str | None
 
 
 class Approvals:
@@ -74,37 +94,42 @@ class Approvals:
             return None
         return fault("policy.denied", f"{asked_by} has {count} open questions already, the most one agent may have")
 
-    def same_question(
-        self, caller: str, chain: tuple[str, ...], mac: str, policy: str, fingerprint: str
-    ) -> OpenQuestion | None:
+    def same_question(self, terms: Terms) -> OpenQuestion | None:
         """An open question with exactly these terms."""
-        for question in self._journal.state.questions.values():
+        state = self._journal.state
+        for question in state.questions.values():
             entry = question.entry
-            if (
-                entry.subject == "call"
-                and entry.input_mac == mac
-                and entry.asked_by == caller
-                and entry.chain == chain
-                and entry.policy == policy
-                and entry.fingerprint == fingerprint
-            ):
-                return question
+            # Most differ in this already.
+            if entry.subject == "call" and entry.input_mac == terms.input_mac and question.calls:
+                first = state.by_number[question.calls[0]]
+                if _terms(replace(entry, rule=entry.rule or first.entry.rule), first) == terms:
+                    return question
         return None
 
     def ask_call(
-        self, call: Call, policy: str, reason: str, now: Now, *, rule: str = "", before: QuestionOpened | None = None
+        self,
+        call: Call,
+        policy: str,
+        reason: str,
+        now: Now,
+        *,
+        rule: str = "",
+        provider: Tool | None = None,
+        before: QuestionOpened | None = None,
     ) -> OpenQuestion:
         """Ask about an accepted call, or let it wait behind the same question.
 
-        ``rule`` asks about it by now, if it is not the one of its acceptance; ``before`` is how it was asked so far.
+        ``rule`` asks about it by now, if it is not the one of its acceptance; ``provider`` would serve it, if that is
+        another tool; ``before`` is how it was asked so far.
         """
         entry, journal = call.entry, self._journal
-        mac = entry.input_mac
-        assert mac is not None
-        same = self.same_question(entry.caller, entry.chain, mac, policy, entry.fingerprint)
+        draft = _about_call(call, policy, reason)
+        if provider is not None and provider.definition.tool_id != entry.tool_id:
+            draft = replace(draft, provider=provider.definition.tool_id, provider_fingerprint=provider.fingerprint)
+        same = self.same_question(_terms(replace(draft, rule=rule or entry.rule), call))
         if same is None:
             rule = "" if rule == entry.rule else rule
-            return self._open(_named_after(before, replace(_about_call(call, policy, reason), rule=rule)), now)
+            return self._open(_named_after(before, replace(draft, rule=rule)), now)
         journal.write(
             entries.QuestionJoined(n=journal.next, at=now.ms, approval_id=same.entry.approval_id, call=entry.n)
         )
@@ -166,8 +191,8 @@ class Approvals:
         self._open_or_hold(_named_after(before, draft), now)
 
     def about_permissions(self, agent_id: str) -> str | None:
-        """The open question whether an agent gets the permissions of its manifest."""
-        for question in self._journal.state.questions.values():
+        """The open question whether an agent gets the permissions of its manifest, once it may be told of."""
+        for question in self.shown():
             if question.entry.subject == "manifest" and question.entry.agent_id == agent_id:
                 return question.entry.approval_id
         return None
@@ -259,7 +284,8 @@ class Approvals:
     def try_answer(self, event: ApprovalAnswered, now: Now) -> OpenQuestion | Fault:
         """The question that is now closed by this answer, or why it is not (decision 10)."""
         question = self.find(event.approval_id)
-        if question is None:
+        # What is not on disk was shown to nobody: who names it saw another one, which a crash took away.
+        if question is None or not self._journal.state.is_shown(question):
             return fault("not_found", "there is no such open question; it may have been answered or have expired")
         by = event.by
         is_part = agent_of(by.identity) in map(agent_of, (question.entry.asked_by, *question.entry.chain))
@@ -344,11 +370,20 @@ class Approvals:
 
     # -- showing -------------------------------------------------------------------------------------------------------
 
+    def shown(self) -> list[OpenQuestion]:
+        """The open questions that are on disk, oldest first: a crash would give the name of another one to the next."""
+        state = self._journal.state
+        return [question for question in state.questions.values() if state.is_shown(question)]
+
+    def shown_ids(self) -> list[str]:
+        """Their names."""
+        return [question.entry.approval_id for question in self.shown()]
+
     def views(self) -> list[Question]:
         """All open questions as a person is shown them, oldest first."""
         state = self._journal.state
         found: list[Question] = []
-        for question in state.questions.values():
+        for question in self.shown():
             entry = question.entry
             call = state.by_number.get(question.calls[0]) if question.calls else None
             pin = state.pins.get(entry.tool_id) if entry.tool_id and entry.subject == "definition" else None
@@ -370,6 +405,9 @@ class Approvals:
                     permissions=entry.permissions,
                     waiting=max(1, len(question.calls)),
                     rule="" if call is None else entry.rule or call.entry.rule,
+                    context=None if call is None else call.context,
+                    actor=None if call is None else call.actor,
+                    provider=entry.provider,
                 )
             )
         return found
@@ -399,14 +437,45 @@ def _about_call(call: Call, policy: str, reason: str) -> QuestionOpened:
         input_mac=entry.input_mac,
         policy=policy,
         fingerprint=entry.fingerprint,
+        beside=_beside(call),
     )
+
+
+def _beside(call: Call) -> Raw | None:
+    """What a call hands on beside its input, for the record: of a sensitive one only that there is something."""
+    if call.context is None and call.actor is None:
+        return None
+    told = Beside() if call.entry.sensitive else Beside(call.context, call.actor)
+    return Raw(msgspec.json.encode(told))
+
+
+def _terms(entry: QuestionOpened, call: Call) -> Terms:
+    """What is shown of a call, in a question whose rule is filled in."""
+    return Terms(
+        entry.asked_by,
+        entry.chain,
+        entry.input_mac,
+        entry.policy,
+        entry.fingerprint,
+        call.entry.circumstances,
+        entry.rule,
+        entry.reason,
+        call.context,
+        call.actor,
+        entry.provider,
+    )
+
+
+def _said(entry: QuestionOpened) -> str:
+    """The reason of a question and who would serve its call: what can be another when the same is asked again."""
+    return entry.reason if entry.provider is None else f"{entry.reason} (served by {entry.provider})"
 
 
 def _named_after(before: QuestionOpened | None, draft: QuestionOpened) -> QuestionOpened:
     """The draft of a question that was asked ``before``, with the names and the reasons that it had."""
     if before is None:
         return draft
-    names, reasons = (*before.earlier, before.approval_id), (*before.earlier_reasons, before.reason)
+    names, reasons = (*before.earlier, before.approval_id), (*before.earlier_reasons, _said(before))
     return replace(draft, earlier=names[-MAX_NAMES:], earlier_reasons=reasons[-MAX_NAMES:])
 
 
@@ -420,9 +489,10 @@ def _what_changed(entry: QuestionOpened, name: str) -> str:
     reasons = dict(zip(reversed(entry.earlier), reversed(entry.earlier_reasons), strict=False))
     if name not in reasons:
         return "and the rules have changed"
-    if reasons[name] == entry.reason:
+    said = _said(entry)
+    if reasons[name] == said:
         return ""
-    return f"for another reason: {entry.reason or 'none is given'} (before: {reasons[name] or 'none was given'})"
+    return f"for another reason: {said or 'none is given'} (before: {reasons[name] or 'none was given'})"
 
 
 def _expires_ms(question: OpenQuestion, call: Call | None) -> int:

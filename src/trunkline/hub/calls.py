@@ -28,7 +28,7 @@ from trunkline.hub.parked import ANYBODY, Parked
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Agent, Registry, Tool
 from trunkline.hub.retry import PATIENCE_S
-from trunkline.hub.routing import Routing
+from trunkline.hub.routing import Routing, covers, with_own
 from trunkline.hub.state import Call, Route, body_size
 from trunkline.hub.streams import Stream
 from trunkline.model import (
@@ -158,6 +158,8 @@ class Calls:
         tool = None if call.not_before > now.mono else self._serving_tool(call, asked, now)
         if tool is None or tool.agent is None:
             self._park(call, now)
+        elif (asking := self._asks_again(call, tool)) is not None:
+            self._ask_again(call, tool, asking, now)
         elif (denial := self.denial(call)) is not None:
             self.deny(call, denial, now)
         elif len(tool.agent.running) < tool.agent.max_inflight:
@@ -166,6 +168,27 @@ class Calls:
             self.enqueue(call, tool.agent)
         else:
             self.give_up(call, Status.FAILED, fault("limit.inflight", "the agent's queue is full"), now)
+
+    def _asks_again(self, call: Call, tool: Tool) -> Verdict | None:
+        """What is asked about the one who would serve a call by now, if a person said yes to another one."""
+        if not call.is_answered or tool.definition.tool_id == call.entry.tool_id:
+            return None
+        own = self._judge.verdict_now(tool, call.entry)
+        return None if own.decision is not ASK or covers(call, tool, own) else own
+
+    def _ask_again(self, call: Call, tool: Tool, own: Verdict, now: Now) -> None:
+        problem = self._approvals.refusal(call.entry.caller)
+        if problem is not None:
+            self.deny(call, problem, now)
+            return
+        call.route = None if call.route is None or not call.route.tried else Route(tried=call.route.tried)
+        call.give_up_at = 0.0
+        asked = self._registry.tools[call.entry.tool_id]
+        verdict = with_own(self._judge.verdict_now(asked, call.entry), own, tool.definition.tool_id)
+        policy = self._in_force.settings.policy.version
+        question = self._approvals.ask_call(call, policy, verdict.reason, now, rule=verdict.rule, provider=tool)
+        self._approvals.say_waiting(call, question, call.waiters)
+        self._alarms.set(call)
 
     def denial(self, call: Call) -> Fault | None:
         """Why a call that was taken on may not be sent any more: rules, tokens or guard changed since it was judged.
@@ -189,13 +212,17 @@ class Calls:
             return problem
         return not_agreed(self._judge.verdict_now(server, entry), call)
 
-    def with_provider(self, verdict: Verdict, call: Call, now: Now) -> Verdict:
-        """What is said by now to a waiting call of a tool that was judged: it asks, too, if who would serve it does."""
-        if verdict.decision is not Decision.ALLOW or not self._routing.is_routed(call.entry.tool_id):
-            return verdict
-        provider = self._routing.provider_of(call, now)
-        own = None if provider is None else self._judge.verdict_now(provider, call.entry)
-        return verdict if own is None or own.decision is not ASK else own
+    def with_provider(self, verdict: Verdict, call: Call, now: Now) -> tuple[Verdict, Tool | None]:
+        """What is said by now to a waiting call of a tool that was judged, and who would serve it if that is another
+        one: the call asks, too, if policy asks about him.
+        """
+        if verdict.fault is not None or not self._routing.is_routed(call.entry.tool_id):
+            return verdict, None
+        provider = self._routing.provider_of(call, now, is_asked=verdict.decision is ASK)
+        if provider is None:
+            return verdict, None
+        own = self._judge.verdict_now(provider, call.entry)
+        return (verdict if own.decision is not ASK else with_own(verdict, own, provider.definition.tool_id)), provider
 
     def deny(self, call: Call, problem: Fault, now: Now) -> None:
         """End a call that may not go on. One that was sent before may have done what it was sent for."""

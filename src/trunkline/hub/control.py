@@ -19,7 +19,7 @@ from trunkline.hub.idempotency import Fingerprints
 from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
 from trunkline.hub.policy import Judge
-from trunkline.hub.registry import Registry
+from trunkline.hub.registry import Registry, Tool
 from trunkline.hub.state import BY_POLICY, Call, OpenQuestion
 from trunkline.hub.timers import seconds_left
 from trunkline.model import Decision, Fault, Manifest, Now, Status, Verdict, fault, reserved_prefix, tool_agent
@@ -28,8 +28,8 @@ from trunkline.model import Decision, Fault, Manifest, Now, Status, Verdict, fau
 DIRECTIVE_LIFE_S: Final = 3600.0
 # What the id of a directive begins with; what caused a call may also be another call.
 _DIRECTIVE: Final = "d-"
-_UNKNOWN: Final = "there is no such directive: never stated here, or long ago; `trunkline directive new` states one"
-_USED: Final = "the directive was used: each is good for one call; `trunkline directive new` states another"
+_UNKNOWN: Final = "there is no such directive: never stated here, or long ago"
+_USED: Final = "the directive was used: each is good for one call"
 # Keys of one agent on one edge that are good at the same time: the one in use, and the one that takes its place.
 MAX_KEYS_EACH: Final = 2
 
@@ -119,10 +119,14 @@ class Control:
         match entry.subject:
             case "call":
                 first, *rest = [self._state.by_number[number] for number in question.calls]
-                # The answer covered one call; the identical ones behind it are asked about anew.
-                for call in rest:
-                    self._ask(call, entry.reason, entry.rule, now)
-                self._calls.send_or_wait(first, now)
+                # The answer covered one call; those behind it are asked about anew, each for its own reason: in an
+                # older record they may have been identical in less than what is shown.
+                self._judge_anew(rest, now)
+                if entry.beside is not None and first.context is None and first.actor is None:
+                    problem = fault("call.expired", "what came with its sensitive input is not on record any more")
+                    self._calls.settle(first, Status.FAILED, now, fault=problem)
+                else:
+                    self._calls.send_or_wait(first, now)
             case "definition":
                 self._definition_approved(entry, now)
             case "manifest":
@@ -132,9 +136,13 @@ class Control:
                 directive_id = self._write_directive(entry.tool_id, entry.asked_by, entry.reason, entry.input_mac, now)
                 self._tell_waiter(entry.approval_id, directive_id=directive_id)
 
-    def _ask(self, call: Call, reason: str, rule: str, now: Now, before: QuestionOpened | None = None) -> None:
+    def _ask(
+        self, call: Call, verdict: Verdict, provider: Tool | None, now: Now, before: QuestionOpened | None = None
+    ) -> None:
         policy = self._in_force.settings.policy.version
-        question = self._approvals.ask_call(call, policy, reason, now, rule=rule, before=before)
+        question = self._approvals.ask_call(
+            call, policy, verdict.reason, now, rule=verdict.rule, provider=provider, before=before
+        )
         self._approvals.say_waiting(call, question, call.waiters)
 
     def _turned_down(self, question: OpenQuestion, problem: Fault, now: Now) -> None:
@@ -215,7 +223,7 @@ class Control:
     def _judge_anew(self, calls: list[Call], now: Now, before: QuestionOpened | None = None) -> None:
         """Calls that were behind one question: each goes on, ends, or is asked about by the rules of now."""
         version = self._in_force.settings.policy.version
-        to_ask: list[tuple[Call, Verdict]] = []
+        to_ask: list[tuple[Call, Verdict, Tool | None]] = []
         for call in calls:
             entry = call.entry
             pin = self._state.pins.get(entry.tool_id)
@@ -223,32 +231,34 @@ class Control:
                 problem = fault("policy.denied", "the tool's definition changed")
                 self._calls.settle(call, Status.FAILED, now, fault=problem)
                 continue
-            verdict = self._calls.with_provider(self._judge.verdict_now(pin.definition, entry), call, now)
+            verdict, provider = self._calls.with_provider(self._judge.verdict_now(pin.definition, entry), call, now)
             if verdict.fault is not None:
                 self._calls.settle(call, Status.FAILED, now, fault=verdict.fault)
             elif verdict.decision is Decision.ASK:
-                to_ask.append((call, verdict))
+                to_ask.append((call, verdict, provider))
             else:
                 self._approvals.answer_by_policy(call, version, verdict.rule, now)
                 self._calls.send_or_wait(call, now)
         # Last: what policy answers is a question for a moment, and takes the place of the one that was closed.
-        for call, verdict in to_ask:
-            self._ask(call, verdict.reason, verdict.rule, now, before)
+        for call, verdict, provider in to_ask:
+            self._ask(call, verdict, provider, now, before)
 
     # -- intents and credentials ---------------------------------------------------------------------------------------
 
     def directive_for(self, event: events.CallRequested, now: Now) -> str | Fault:
         """The unused directive that this call names (decision 13), or why it is none."""
         named = event.causation_id or ""
+        how = f"`trunkline directive new {event.tool_id} --reason WHY` states one"
         stated = self._state.directives.get(named)
         if stated is None:
             if named in self._directives_until:
-                return fault("policy.directive_required", _USED)
-            return fault("policy.directive_required", _UNKNOWN if named.startswith(_DIRECTIVE) else "")
+                return fault("policy.directive_required", f"{_USED}; {how}")
+            why = _UNKNOWN if named.startswith(_DIRECTIVE) else "needs a directive"
+            return fault("policy.directive_required", f"{why}; {how}")
         if stated.tool_id != event.tool_id:
             return fault("policy.directive_required", f"the directive was stated for {stated.tool_id}")
         if now.mono >= self._directives_until[stated.directive_id]:
-            return fault("policy.directive_required", "the directive has expired; `trunkline directive new` states one")
+            return fault("policy.directive_required", f"the directive has expired; {how}")
         mac = stated.input_mac
         if mac is not None and mac != self._fingerprints.input_mac(event.tool_id, event.input):
             return fault("policy.directive_required", "the directive was stated for another input")
@@ -315,7 +325,7 @@ class Control:
         if event.public is not None and len(keys) >= MAX_KEYS_EACH:
             text = f"{event.agent} has {' and '.join(keys)} already; `trunkline token revoke {keys[0]}` ends the oldest"
             problem = fault("state.conflict", text)
-            self._journal.reply(event.session, event.ref, 0, problem=problem)
+            self._journal.reply(event.session, event.ref, standing[-1].n, problem=problem)
             return
         token_id = f"t{self._journal.next}"
         number = self._journal.write(
@@ -341,7 +351,9 @@ class Control:
             problem = fault("not_allowed", "only the operator revokes tokens")
             self._journal.reply(event.session, event.ref, 0, problem=problem)
             return
-        if event.token_id not in self._state.tokens or event.token_id in self._state.revoked:
+        token = self._state.tokens.get(event.token_id)
+        # One that is not on disk was shown to nobody (decision 135).
+        if token is None or token.n > self._state.stored or event.token_id in self._state.revoked:
             problem = fault("not_found", "there is no such token; `trunkline token list` shows them")
             self._journal.reply(event.session, event.ref, 0, problem=problem)
             return
@@ -351,7 +363,6 @@ class Control:
         for agent in self._registry.agents.values():
             if agent.credential == event.token_id:
                 self._journal.say(Close(agent.session, number, "protocol.unauthorized"))
-        token = self._state.tokens[event.token_id]
         identity = f"{token.edge}:{token.agent}"
         if self._credentials.is_revoked(identity):
             self._let_go_of(identity, now)
@@ -377,3 +388,4 @@ class Control:
                 self._calls.deny(call, problem, now)
         for question in self._approvals.withdraw_about(event.agent_id, event.reason, now):
             self._tell_waiter(question.entry.approval_id, problem=problem)
+        self._registry.forget(event.agent_id)

@@ -67,7 +67,7 @@ class ExchangeEvents:
         )
         self._control.policy_in_force(now)
         for call in self._state.calls.values():
-            self._loads.take(call.entry.caller, call.size)
+            self._loads.take(call.entry.caller, call.size + call.beside)
             if call.entry.expires_ms is not None:
                 call.expires_at = now.mono + (call.entry.expires_ms / 1000 - now.wall)
         self._control.take_up(now)

@@ -32,7 +32,7 @@ from trunkline.hub.labels import Labels
 from trunkline.hub.lanes import Lanes
 from trunkline.hub.limits import ENTRY_BYTES, Loads
 from trunkline.hub.policy import Judge
-from trunkline.hub.registry import Agent, Registry
+from trunkline.hub.registry import Registry
 from trunkline.hub.routing import Routing
 from trunkline.hub.state import Call, Route, Settled, State, held_beside
 from trunkline.hub.timers import AlarmKey, OfBreaker, OfQuestion, Timers
@@ -307,20 +307,21 @@ class Hub:
         call = self.state.by_number[number]
         if provider is not None and not is_sent and not case.asks:
             call.route = Route(provider)
-        self._set_out(call, case.event, case.agent, verdict.reason, now)
+        self._set_out(call, case, now)
         if is_sent:
             self.lanes.open(case, terms)
 
-    def _set_out(self, call: Call, event: CallRequested, agent: Agent, reason: str, now: Now) -> None:
+    def _set_out(self, call: Call, case: Case, now: Now) -> None:
         """Send a call that was taken on, or let it wait for a person or for a slot."""
-        entry = call.entry
+        entry, event, agent = call.entry, case.event, case.agent
         call.waiters = ((event.session, event.ref),)
         call.actor, call.context = event.actor, event.context
         call.beside = held_beside(event.context, event.actor)
         if event.expires_ms is not None:
             call.expires_at = now.mono + (event.expires_ms / 1000 - now.wall)
         if entry.decision is ASK:
-            question = self.approvals.ask_call(call, self.in_force.settings.policy.version, reason, now)
+            policy, reason = self.in_force.settings.policy.version, case.verdict.reason
+            question = self.approvals.ask_call(call, policy, reason, now, provider=case.provider)
             self.approvals.say_waiting(call, question, call.waiters)
             self.alarms.set(call)
             return
@@ -397,7 +398,7 @@ class Hub:
         else:
             number = self.journal.next
             call_id = f"{self._call_prefix}{number:012x}"
-            self.loads.wrote(event.caller.identity, ENTRY_BYTES)
+            self.loads.wrote(event.caller.identity, ENTRY_BYTES + len(refusal.why))
             self.journal.write(
                 entries.CallRefused(
                     n=number,
@@ -409,6 +410,7 @@ class Hub:
                     rule=refusal.rule,
                     chain=refusal.chain,
                     correlation_id=event.correlation_id,
+                    why=refusal.why,
                 )
             )
         self.journal.say(

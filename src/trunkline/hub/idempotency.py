@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Raw
 
-from trunkline.canonical import canonical
+from trunkline.canonical import exact
 
 KEY_LIFE_MS: Final = 86_400_000
 
@@ -34,5 +34,5 @@ class Fingerprints:
 
     def input_mac(self, tool_id: str, body: Raw) -> str:
         """Tool and input, whatever the order of the input's keys."""
-        data = b"input\0%s\0%s" % (tool_id.encode(), canonical(bytes(body)))
+        data = b"input\0%s\0%s" % (tool_id.encode(), exact(body))
         return hmac.digest(self._mac_key, data, "sha256").hex()

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from trunkline.events import CallRequested
 from trunkline.hub import chains
-from trunkline.hub.approvals import Approvals
+from trunkline.hub.approvals import Approvals, Terms
 from trunkline.hub.calls import Calls
 from trunkline.hub.chains import NO_CHAIN, Chain
 from trunkline.hub.control import Control
@@ -30,7 +30,7 @@ from trunkline.hub.in_force import InForce
 from trunkline.hub.limits import Loads
 from trunkline.hub.policy import LACKING, Judge
 from trunkline.hub.registry import Agent, Registry, Tool
-from trunkline.hub.routing import Routing
+from trunkline.hub.routing import Routing, with_own
 from trunkline.hub.state import State, body_size, held_beside
 from trunkline.model import (
     EMPTY_OBJECT,
@@ -59,6 +59,8 @@ class Refusal(Struct, frozen=True):
     fault: Fault
     rule: str = ""
     chain: tuple[str, ...] = ()
+    # What the record says besides; no word of the input.
+    why: str = ""
 
 
 class Case:
@@ -97,7 +99,7 @@ class Case:
 
     def refused(self, problem: Fault) -> Refusal:
         """Refused to these callers, by the rule that spoke of them."""
-        return Refusal(problem, self.verdict.rule, self.chain.callers)
+        return Refusal(problem, self.verdict.rule, self.chain.callers, self.verdict.for_record)
 
 
 class Judging:
@@ -325,7 +327,7 @@ class Judging:
             return Refusal(_unavailable("the tool rests after it cost its agent three times"))
         if case.size > definition.max_input_bytes:  # OS-019, OS-021
             text = f"{case.size} bytes; the limit is {definition.max_input_bytes}"
-            return Refusal(fault("tool.invalid_input", text))
+            return Refusal(fault("tool.invalid_input", text), why=text)
         if event.expires_ms is not None and event.expires_ms <= now.ms:
             return Refusal(fault("call.expired"))
         case.provider, case.agent = tool, agent
@@ -337,7 +339,8 @@ class Judging:
         if warning is None:
             return None
         if self._in_force.settings.schema_strict:  # OS-159
-            return Refusal(fault("tool.invalid_input", warning))
+            why = case.tool.validator.error(case.event.input, case.event.value, for_record=True) or ""
+            return Refusal(fault("tool.invalid_input", warning), why=why)
         case.warning = warning
         return None
 
@@ -358,13 +361,13 @@ class Judging:
             return None
         callers = (*case.chain.callers, case.caller)
         provider = self._routing.provider(
-            event.tool_id, event.input, callers, case.circumstances, now, is_asked=case.asks
+            event.tool_id, event.input, callers, case.circumstances, now, agrees=lambda *_: case.asks
         )
         if provider is None or provider.agent is None:
             return Refusal(_unavailable("nobody that the callers may call can serve this now"))
         verdict = self._routing.verdict(provider, event.input, callers, case.circumstances)
-        if verdict.decision is ASK and not case.asks:
-            case.verdict = verdict
+        if verdict.decision is ASK:
+            case.verdict = with_own(case.verdict, verdict, provider.definition.tool_id)
         case.provider, case.agent = provider, provider.agent
         return None
 
@@ -385,8 +388,20 @@ class Judging:
     def _may_ask(self, case: Case) -> Refusal | None:
         if case.input_mac is None:
             case.input_mac = self._fingerprints.input_mac(case.event.tool_id, case.event.input)
-        version, fingerprint = self._in_force.settings.policy.version, case.tool.fingerprint
-        same = self._approvals.same_question(case.caller, case.chain.callers, case.input_mac, version, fingerprint)
+        terms = Terms(
+            case.caller,
+            case.chain.callers,
+            case.input_mac,
+            self._in_force.settings.policy.version,
+            case.tool.fingerprint,
+            tuple(sorted(case.circumstances)),
+            case.verdict.rule,
+            case.verdict.reason,
+            case.event.context,
+            case.event.actor,
+            None if case.provider is case.tool else case.provider.definition.tool_id,
+        )
+        same = self._approvals.same_question(terms)
         problem = None if same is not None else self._approvals.refusal(case.caller)
         return None if problem is None else case.refused(problem)
 

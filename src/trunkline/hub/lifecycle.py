@@ -23,8 +23,9 @@ _SUCCEEDED, _FAILED, _CANCELED, _UNKNOWN = Status.SUCCEEDED, Status.FAILED, Stat
 STEPS: Final[dict[Status, frozenset[Status]]] = {
     # approved goes through the queue; denied or expired fails
     _WAITING: frozenset({_QUEUED, _WAITING, _FAILED, _CANCELED}),
-    # sent; gave up waiting for its agent; canceled; lost on its last allowed delivery
-    _QUEUED: frozenset({_RUNNING, _FAILED, _CANCELED, _UNKNOWN}),
+    # sent; gave up waiting for its agent; canceled; lost on its last allowed delivery; who would serve it now is not
+    # the one that a person said yes to
+    _QUEUED: frozenset({_RUNNING, _WAITING, _FAILED, _CANCELED, _UNKNOWN}),
     # finished; lost, or not taken on, and to be sent again; lost and not known
     _RUNNING: frozenset({_SUCCEEDED, _FAILED, _CANCELED, _UNKNOWN, _QUEUED}),
     _SUCCEEDED: frozenset(),

@@ -23,7 +23,7 @@ from trunkline.entries import CallAccepted
 from trunkline.hub.credentials import Credentials
 from trunkline.hub.in_force import InForce
 from trunkline.hub.registry import Registry, Tool
-from trunkline.input_conditions import fulfilled, matches
+from trunkline.input_conditions import fulfilled, matches, shown
 from trunkline.model import (
     EMPTY_OBJECT,
     OPERATOR,
@@ -148,7 +148,7 @@ def how_to_get(permission: str) -> str:
     """Where a permission comes from, for whoever was denied for the want of it (decision 15)."""
     return (
         "a launched agent gets it when its manifest (`manifest` in its [[agent]]) asks for it and a person approves, "
-        f"others by their token: `trunkline token new … --permission {permission}`"
+        f"others by their token: `trunkline token new EDGE --agent NAME --permission {permission}`"
     )
 
 
@@ -210,7 +210,9 @@ def judge(
             given=given,
         )
         is_sensitive |= verdict.sensitive
-        if (
+        if strictest is not None and strictest.decision is verdict.decision is Decision.ASK:
+            strictest = _with_reason(strictest, verdict.reason)
+        elif (
             strictest is None
             or strictest.decision is Decision.ALLOW
             or _STRICTNESS[verdict.decision] > _STRICTNESS[strictest.decision]
@@ -218,6 +220,12 @@ def judge(
             strictest = verdict
     assert strictest is not None
     return replace(strictest, sensitive=True) if is_sensitive else strictest
+
+
+def _with_reason(verdict: Verdict, reason: str, *, first: bool = False) -> Verdict:
+    """A person who is asked is told every reason, the most special first."""
+    reasons = (reason, verdict.reason) if first else (verdict.reason, reason)
+    return replace(verdict, reason="; ".join(dict.fromkeys(filter(None, reasons))))
 
 
 class Judge:
@@ -235,6 +243,9 @@ class Judge:
         """The stricter of policy's answer and that of the tool's guard: both must agree."""
         guard = self.guards.get(tool_agent(tool_id))
         own = None if guard is None else guard(tool_id, body)
+        if own is not None and own.decision is verdict.decision is Decision.ASK:
+            # What the guard says is about this input, and the more special.
+            return _with_reason(verdict, own.reason, first=True)
         if own is None or _STRICTNESS[own.decision] <= _STRICTNESS[verdict.decision]:
             return verdict
         return replace(own, sensitive=True) if verdict.sensitive else own
@@ -256,6 +267,22 @@ class Judge:
             rules = self._in_force.settings.policy.rules
             tool.is_judged_by_input = any(rule.input and matches(rule.tool, tool.definition.tool_id) for rule in rules)
         return tool.is_judged_by_input
+
+    def depends_on_input(self, tool: Tool, caller: str, circumstances: Circumstances) -> tuple[str, ...]:
+        """What would be decided for some inputs, before the rule is reached that decides without one."""
+        policy, definition = self._in_force.settings.policy, tool.definition
+        decides = first_match(policy, caller, definition, circumstances, self._credentials.names_of)
+        found = []
+        for rule in policy.rules:
+            if rule is decides:
+                break
+            alone = Policy((replace(rule, input=()),), "")
+            if rule.input and first_match(alone, caller, definition, circumstances, self._credentials.names_of):
+                words = {Decision.ALLOW: "allows", Decision.ASK: "asks", Decision.DENY: "denies"}
+                found.append(f"{rule.id} {words[rule.decision]} where {' and '.join(map(shown, rule.input))}")
+        if (agent_id := tool_agent(definition.tool_id)) in self.guards:
+            found.append(f"{agent_id} has rules of its own about each input")
+        return tuple(found)
 
     def verdict(
         self, tool: Tool, callers: tuple[str, ...], circumstances: Circumstances, body: Raw, value: Any = None

@@ -32,6 +32,7 @@ from trunkline.model import (
     RetryPolicy,
     ToolDefinition,
     Verdict,
+    tool_agent,
 )
 
 # P-C7: more tools than any real agent has, few enough that a flood of them costs nothing.
@@ -254,6 +255,14 @@ class Registry:
         """An agent takes a tool back: from here on it is not found."""
         agent.tools.pop(tool_id, None)
         self._forget(tool_id)
+
+    def forget(self, agent_id: str) -> None:
+        """A person took this agent away: what it offered, and nobody offers now, is not known any more."""
+        gone = [
+            tool_id for tool_id, tool in self.tools.items() if tool.agent is None and tool_agent(tool_id) == agent_id
+        ]
+        for tool_id in gone:
+            self._forget(tool_id)
 
     def _forget(self, tool_id: str) -> None:
         self.version += 1

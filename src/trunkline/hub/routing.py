@@ -14,7 +14,10 @@ circle.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Raw
+from msgspec.structs import replace
 
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Registry, Tool
@@ -46,14 +49,14 @@ class Routing:
         circumstances: Circumstances,
         now: Now,
         *,
-        is_asked: bool,
+        agrees: Callable[[Tool, Verdict], bool],
         waits_for: str = "",
         tried: tuple[str, ...] = (),
     ) -> Tool | None:
         """Who serves a call of a routed tool. One that it ``waits_for`` keeps its turn; those it ``tried`` are out.
 
-        Unless a person ``is_asked`` about the call, or was, one that policy asks about is given only if nobody else is
-        left: then a person has to be asked.
+        One that policy asks about, and to whom no person ``agrees`` by what he is asked about the call or answered, is
+        given only if nobody else is left: then a person has to be asked.
         """
         found = asking = None
         for candidate in self.routers[tool_agent(tool_id)](tool_id, body):
@@ -63,8 +66,9 @@ class Routing:
             is_leaf = candidate == tool_id or not self.is_routed(candidate)
             if tool is None or not is_leaf or not _can_serve(tool, callers, now):
                 continue
-            decision = self.verdict(tool, body, callers, circumstances).decision
-            if decision is Decision.ALLOW or (decision is Decision.ASK and is_asked):
+            verdict = self.verdict(tool, body, callers, circumstances)
+            decision = verdict.decision
+            if decision is Decision.ALLOW or (decision is Decision.ASK and agrees(tool, verdict)):
                 found = tool
             elif decision is Decision.ASK and (asking is None or candidate == waits_for):
                 asking = tool
@@ -74,10 +78,14 @@ class Routing:
         """What policy and its guard say to one that may serve a call."""
         return self._judge.whole_verdict(tool, callers, circumstances, body)
 
-    def provider_of(self, call: Call, now: Now, *, is_other: bool = False) -> Tool | None:
-        """Who serves a call that was taken on and is at nobody; or, of one that is, who else could."""
+    def provider_of(self, call: Call, now: Now, *, is_other: bool = False, is_asked: bool = False) -> Tool | None:
+        """Who serves a call that was taken on and is at nobody; or, of one that is, who else could.
+
+        ``is_asked``: a person is asked about the call anyway.
+        """
         entry, route = call.entry, call.route
-        waits_for, tried = ("", ()) if route is None else (route.provider, route.tried)
+        shown = "" if call.answered is None else call.answered.provider or ""
+        waits_for, tried = (shown, ()) if route is None else (route.provider or shown, route.tried)
         if is_other:
             waits_for, tried = "", (*tried, call.served_by)
         callers, circumstances = (*entry.chain, entry.caller), frozenset(entry.circumstances)
@@ -87,10 +95,33 @@ class Routing:
             callers,
             circumstances,
             now,
-            is_asked=call.is_answered,
+            agrees=lambda tool, verdict: is_asked or covers(call, tool, verdict),
             waits_for=waits_for,
             tried=tried,
         )
+
+
+def covers(call: Call, tool: Tool, verdict: Verdict) -> bool:
+    """Whether the yes that a person gave to a call is to this tool, about which policy asks: it was shown as the one
+    that serves the call, or for the same reason by the same rule.
+    """
+    if not call.is_answered:
+        return False
+    shown, tool_id = call.answered, tool.definition.tool_id
+    if shown is None or shown.provider is None or tool_id == call.entry.tool_id:
+        return True
+    if tool_id == shown.provider:
+        return tool.fingerprint == shown.provider_fingerprint
+    return (verdict.reason, verdict.rule) == (shown.reason, shown.rule or call.entry.rule)
+
+
+def with_own(verdict: Verdict, own: Verdict, provider: str) -> Verdict:
+    """What a person is asked about a call of a tool that stands for others, when policy asks about who serves it."""
+    if verdict.decision is not Decision.ASK:
+        return own
+    if own.reason in {"", verdict.reason}:
+        return verdict
+    return replace(verdict, reason=f"{verdict.reason}; {provider}: {own.reason}" if verdict.reason else own.reason)
 
 
 def _can_serve(tool: Tool, callers: tuple[str, ...], now: Now) -> bool:

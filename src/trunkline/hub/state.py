@@ -14,13 +14,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
+import msgspec
 from msgspec import Raw, Struct
 
 from trunkline import entries
 from trunkline.entries import CallAccepted, CallSettled, Entry, QuestionOpened, ToolPinned
 from trunkline.hub.lifecycle import step
 from trunkline.hub.streams import Stream
-from trunkline.model import Actor, Decision, Status
+from trunkline.model import Actor, Decision, OptionalRaw, Status
 
 # A look into an enum takes 70 ns.
 ASK: Final = Decision.ASK
@@ -101,10 +102,12 @@ class Call(Struct, gc=False):
     route: Route | None = None
     # The last number under which readers were shown something of earlier deliveries.
     shown_before: int = 0
-    # Bytes that it holds beside its input (``held_beside``); not on record, so gone after a crash.
+    # Bytes that it holds beside its input (``held_beside``); on record with a question only, else gone after a crash.
     beside: int = 0
     # A person was asked about it, and said yes; on record, as the answer.
     is_answered: bool = False
+    # What that person was shown.
+    answered: QuestionOpened | None = None
 
     @property
     def served_by(self) -> str:
@@ -304,6 +307,15 @@ class State:
         lately = (jump for jump in self.jumps if self.age_ms(jump.to_ms, now_ms) < LONGEST_LIFE_MS)
         return sum(jump.to_ms - jump.from_ms for jump in lately)
 
+    def is_shown(self, question: OpenQuestion) -> bool:
+        """Whether a question may be told of: its name is that of its entry, so it has to be on disk (decision 135)."""
+        return question.entry.n <= self.stored
+
+    def question_of(self, call: Call) -> str | None:
+        """The open question that a call waits for, once it may be told of."""
+        question = self.questions.get(call.approval_id or "")
+        return call.approval_id if question is not None and self.is_shown(question) else None
+
     def questions_inside(self) -> dict[int, str]:
         """Calls (by number) that wait for a person because a call that they caused does: the open question's id.
 
@@ -311,6 +323,8 @@ class State:
         """
         found: dict[int, str] = {}
         for question in self.questions.values():
+            if not self.is_shown(question):
+                continue
             for number in question.calls:
                 call = self.by_number.get(number)
                 while call is not None and (call := self._part_of(call)) is not None:
@@ -427,7 +441,12 @@ class State:
         if call is not None:
             call.status = step(call.status, WAITING_APPROVAL)
             call.approval_id = question.entry.approval_id
+            call.is_answered, call.answered = False, None
             question.calls.append(number)
+            if question.entry.beside is not None and call.context is None and call.actor is None:
+                told = _read_beside(question.entry.beside)
+                call.context, call.actor = told.context, told.actor
+                call.beside = held_beside(told.context, told.actor)
 
     def _question_closed(self, entry: entries.QuestionClosed) -> None:
         question = self.questions.pop(entry.approval_id, None)
@@ -442,6 +461,7 @@ class State:
             if call is not None:
                 call.status = step(call.status, QUEUED)
                 call.is_answered = entry.by != BY_POLICY
+                call.answered = question.entry if call.is_answered else None
                 # A fold needs the question as well as its answer.
                 call.trail = (*call.trail, question.entry.n, *question.trail, entry.n)
 
@@ -507,6 +527,16 @@ class State:
             self.processes.pop(key, None)
         else:
             self.processes.setdefault(key, []).append(entry)
+
+
+class Beside(Struct, omit_defaults=True):
+    """What a call hands to its provider beside the input."""
+
+    context: OptionalRaw = None
+    actor: Actor | None = None
+
+
+_read_beside = msgspec.json.Decoder(Beside).decode
 
 
 def held_beside(context: Raw | None, actor: Actor | None) -> int:

@@ -41,13 +41,14 @@ from trunkline.model import (
     fault,
     stamp,
 )
+from trunkline.trajectory.commands import failed_with
 
 # Calls in a row that ran out of time. Shown, not acted on: a caller with a short timeout must not shut others out.
 UNRESPONSIVE_AFTER: Final = 3
 
 
-def open_call(call: Call) -> CallView:
-    """A call that has no outcome yet."""
+def open_call(call: Call, approval_id: str | None = None) -> CallView:
+    """A call that has no outcome yet, and the question that it waits for, if that may be told of."""
     entry = call.entry
     return CallView(
         entry.call_id,
@@ -56,7 +57,7 @@ def open_call(call: Call) -> CallView:
         call.status,
         stamp(entry.at),
         entry.correlation_id,
-        call.approval_id,
+        approval_id,
         started_at=None if call.started_ms is None else stamp(call.started_ms),
         provider=call.provider,
     )
@@ -79,7 +80,14 @@ def settled_call(accepted: CallAccepted, settled: CallSettled) -> CallView:
         finished_at=None if settled.finished_ms is None else stamp(settled.finished_ms),
         large=LargeOutput.of(output),
         provider=settled.provider,
+        failed_with=_failed_with(accepted, settled),
     )
+
+
+def _failed_with(accepted: CallAccepted, settled: CallSettled) -> int | None:
+    if settled.status is not Status.SUCCEEDED:
+        return None
+    return failed_with(accepted.tool_id, settled.output, settled.metrics)
 
 
 def listed_call(accepted: CallAccepted, settled: CallSettled, moved_bytes: int = 0) -> CallView:
@@ -90,14 +98,15 @@ def listed_call(accepted: CallAccepted, settled: CallSettled, moved_bytes: int =
     size = moved_bytes or len(settled.output or b"")
     if size <= LISTED_OUTPUT_BYTES:
         return settled_call(accepted, settled)
-    return replace(settled_call(accepted, replace(settled, output=None)), output_bytes=size)
+    shown = settled_call(accepted, replace(settled, output=None))
+    return replace(shown, output_bytes=size, failed_with=_failed_with(accepted, settled))
 
 
 def call(hub: Hub, call_id: str) -> CallView | None:
     """One call that is still in memory."""
     found = hub.state.calls.get(call_id)
     if found is not None:
-        return _held_up(open_call(found), found, hub.state.questions_inside())
+        return _held_up(open_call(found, hub.state.question_of(found)), found, hub.state.questions_inside())
     recent = hub.state.recent.get(call_id)
     return None if recent is None else _recent_call(hub, recent)
 
@@ -109,7 +118,7 @@ def awaited(hub: Hub, session: int, ref: str) -> CallView | None:
     # A call that nobody can be promised yet is not there (decision 26).
     if found is None or (found.entry.n > hub.state.stored and waits_for_disk(found)):
         return None
-    return open_call(found)
+    return open_call(found, hub.state.question_of(found))
 
 
 def _held_up(view: CallView, call: Call, questions: dict[int, str]) -> CallView:
@@ -195,9 +204,13 @@ def _tool(hub: Hub, found: Tool, now: Now) -> ToolView:
 
 
 def tokens(hub: Hub) -> list[TokenView]:
-    """The standing credentials, oldest first."""
-    revoked = hub.state.revoked
-    return [_token(token, is_revoked=token_id in revoked) for token_id, token in hub.state.tokens.items()]
+    """The standing credentials, oldest first. One that is not on disk yet has a name that a crash would give away."""
+    revoked, stored = hub.state.revoked, hub.state.stored
+    return [
+        _token(token, is_revoked=token_id in revoked)
+        for token_id, token in hub.state.tokens.items()
+        if token.n <= stored
+    ]
 
 
 def credential(hub: Hub, edge: str, token_sha256: str) -> TokenView | None:
@@ -243,8 +256,9 @@ def dry_run(hub: Hub, caller: str, tool_id: str, body: Raw | None, now: Now, beh
     judging = hub.judging
     refusal = judging.dry_refusal(case, now, has_input=body is not None)
     status = tool.status(now.mono)
+    depends = () if body is not None else hub.judge.depends_on_input(case.tool, case.caller, case.circumstances)
     if case.verdict.fault is not None:
-        return case.verdict
+        return replace(case.verdict, depends=depends)
     if refusal is not None:
         return Verdict(Decision.DENY, "schema", refusal.fault.message, caller, refusal.fault)
     nobody = body is not None and status == "available" and judging.provider_is_there(case, now) is not None
@@ -256,7 +270,7 @@ def dry_run(hub: Hub, caller: str, tool_id: str, body: Raw | None, now: Now, beh
         remarks.append("nobody can serve it now")
     if status != "available":
         remarks.append(f"the tool is {status} now")
-    return Verdict(verdict.decision, verdict.rule, "; ".join(remarks), caller)
+    return Verdict(verdict.decision, verdict.rule, "; ".join(remarks), caller, depends=depends)
 
 
 def figures(hub: Hub) -> dict[str, object]:
@@ -305,6 +319,11 @@ def calls_in_memory(
     newest = heapq.nlargest(limit, found, key=itemgetter(0))
     inside = state.questions_inside() if newest else {}
     return [
-        (n, _recent_call(hub, one, listed_call) if isinstance(one, Settled) else _held_up(open_call(one), one, inside))
+        (
+            n,
+            _recent_call(hub, one, listed_call)
+            if isinstance(one, Settled)
+            else _held_up(open_call(one, state.question_of(one)), one, inside),
+        )
         for n, one in newest
     ]

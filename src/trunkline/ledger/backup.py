@@ -14,7 +14,7 @@ from pathlib import Path
 
 import apsw
 
-from trunkline.errors import LedgerError
+from trunkline.errors import LedgerNotCopied
 from trunkline.key_files import sync_folder
 from trunkline.ledger.heads import heads_file
 from trunkline.ledger.store import as_ledger_error, open_for_reading
@@ -27,10 +27,12 @@ def backup(path: Path, out: Path, public_key: bytes | None) -> Report:
     """Copy the record at ``path`` to ``out``, which must not exist; the figures of the copy."""
     copied_heads = heads_file(out)
     if out == copied_heads:
-        raise LedgerError(f"{out} is the name of its heads; choose another one, such as {out.with_suffix('.sqlite')}")
+        raise LedgerNotCopied(
+            out, f"is the name of its heads: choose another one, such as {out.with_suffix('.sqlite')}"
+        )
     for taken in (out, copied_heads):
         if taken.exists():
-            raise LedgerError(f"{taken} exists: choose another name")
+            raise LedgerNotCopied(taken, "exists already: choose another name")
     part = out.with_name(f".{out.stem}.{os.getpid()}{out.suffix}")
     part_heads = heads_file(part)
     try:
@@ -44,7 +46,7 @@ def backup(path: Path, out: Path, public_key: bytes | None) -> Report:
         part.replace(out)
         sync_folder(out.parent)
     except OSError as error:
-        raise LedgerError(f"{out} cannot be written: {error.strerror}") from None
+        raise LedgerNotCopied(out, f"cannot be written: {error.strerror}") from None
     finally:
         for left in (part, part_heads):
             with contextlib.suppress(OSError):

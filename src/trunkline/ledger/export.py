@@ -204,7 +204,8 @@ def verify_proof(source: IO[bytes] | Path, known: Callable[[int], bytes | None] 
         lines = {number: files[f"entries/{number}.json"] for number, _, _ in places}
         hashes: dict[str, str] = dict(manifest["sha256"])
     except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, TypeError, EOFError, NotImplementedError) as exc:
-        raise LedgerCorrupt(0, f"this is no proof, or a damaged one ({type(exc).__name__})") from None
+        what = "a part of it is missing or cannot be read" if zipfile.is_zipfile(source) else "it is no whole zip"
+        raise LedgerCorrupt(0, f"this is no proof, or a damaged one: {what}") from exc
     if manifest.get("format") != FORMAT:
         raise LedgerCorrupt(0, f"the proof's format is not {FORMAT}")
     last = (0, b"")

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from trunkline.canonical import canonical
+from trunkline.canonical import exact
 from trunkline.edges.chiffon import chunks, messages, translate
 from trunkline.edges.chiffon.messages import (
     INVALID,
@@ -127,7 +127,7 @@ class AcceptedJobs:
         request = messages.read_payload(envelope)
         assert isinstance(request, WorkRequest)
         sender, request_id = envelope.from_agent, envelope.request_id.lower()
-        fingerprint = hashlib.sha256(canonical(bytes(envelope.payload))).hexdigest()
+        fingerprint = hashlib.sha256(exact(bytes(envelope.payload))).hexdigest()
         job = self.running.get(request_id)
         seen = self._cache.get(sender, request_id, now)  # CH-078
         if seen is not None and seen.fingerprint != fingerprint:  # silent point 11

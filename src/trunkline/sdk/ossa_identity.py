@@ -55,7 +55,9 @@ def read_identity(
     if not isinstance(given, Mapping):
         place = str(given or os.environ.get("OSSA_IDENTITY") or "")
         if not place:
-            raise ConfigError("an identity is needed: a file with what `trunkline token new ossa --json` prints")
+            raise ConfigError(
+                "an identity is needed: a file with what `trunkline token new ossa --agent ID --json` prints"
+            )
         given = _read_file(Path(place))
     try:
         jwk, enc_jwk, agent_id = given["jwk"], given["enc_jwk"], given["agent"]

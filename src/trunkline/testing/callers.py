@@ -138,6 +138,8 @@ class HttpCallers(BaseSink):
         if self._exchange is not None:
             with suppress(LedgerError):
                 self._read(who, self._views.calls(PAGE_CALLS, None)[0])
+                for question in self._views.questions():
+                    self._witness.read_question(who.identity, question)
                 self._views.agents()
                 self._views.tools()
                 self._operator.status()

@@ -195,6 +195,12 @@ class Promises:
                 yield Breach(f"somebody was told to wait for {approval_id}, which is not on record", (call_id,))
             elif call_id and (accepted is None or approval_id not in record.behind.get(accepted.n, ())):
                 yield Breach(f"somebody was told to wait for {approval_id}, which is about another call", (call_id,))
+        for name, asked_by, tool in self._witness.questions:
+            opened = record.opened.get(name)
+            if opened is None:
+                yield Breach(f"somebody was shown {name}, which is not on record")
+            elif (opened.asked_by, opened.tool_id) != (asked_by, tool):
+                yield Breach(f"somebody was shown {name}, which asks something else on record")
         for call_id, tool_id in self._witness.taken_on:
             if self._is_bound(call_id, tool_id) and record.call(call_id) is None:
                 yield Breach("somebody was told that a call was taken on, and it is not on record", (call_id,))

@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 
 from trunkline.edges.chiffon.messages import UNAVAILABLE, WorkRequest, WorkResult
 from trunkline.ledger.reader import call_number
-from trunkline.model import Status, ToolDefinition
+from trunkline.model import Question, Status, ToolDefinition
 from trunkline.testing.clock import ManualClock
 
 
@@ -121,6 +121,8 @@ class Witness:
         self.under_way: dict[str, str] = {}
         # Approvals somebody was told to wait for, and the calls that waited.
         self.waits: list[tuple[str, str]] = []
+        # Open questions that a person read: the name, who asked and for which tool.
+        self.questions: list[tuple[str, str, str | None]] = []
         # Calls somebody was told were taken on, with their tool.
         self.taken_on: list[tuple[str, str]] = []
         # Requests of people that were confirmed: what it was, and the id it was about.
@@ -188,6 +190,11 @@ class Witness:
         request.call_id = call_id
         self.note(request.caller, f"hears of {request.ref}: waits for {approval_id}", call_id)
         self.waits.append((call_id, approval_id))
+
+    def read_question(self, who: str, question: Question) -> None:
+        """A person reads what is open: an answer by this name is to what was read."""
+        self.note(who, f"is shown {question.approval_id}", question.call_id or "")
+        self.questions.append((question.approval_id, question.asked_by, question.tool_id))
 
     def announced(self, request: Request, call_id: str) -> None:
         """Somebody is told that a call was taken on."""

@@ -25,12 +25,11 @@ from trunkline.entries import AnyEntry, CallAccepted, CallRefused, CallSettled, 
 from trunkline.model import Status, stamp
 from trunkline.strictjson import NotStrictJson
 from trunkline.trajectory import events
+from trunkline.trajectory.commands import commands_of
 from trunkline.trajectory.events import AnyLine
 from trunkline.trajectory.plan import Plan, is_run, is_sandbox_job, loaded, member, plan_of
 
 _UTILITY: Final = {Status.SUCCEEDED: 1.0, Status.FAILED: -1.0}
-# A command that was ended has no exit code of its own.
-NO_EXIT_CODE: Final = -1
 NULL: Final = Raw(b"null")
 
 
@@ -241,7 +240,7 @@ class _Writing:
             masked=masked or entry.hashed,
             as_text=as_text,
         )
-        commands, exit_codes = _commands(asked, entry)
+        commands, exit_codes = commands_of(asked.tool_id, asked.input, entry.output)
         if entry.call in self._survey.at_top:
             self._judge_steps(asked, entry.status, exit_codes)
         if commands:
@@ -323,17 +322,3 @@ def _hashed(value: Raw) -> tuple[Raw, str, bool]:
         digest, as_text = openagents_hash(data), True
     # A body keeps the white space it arrived with. Outside strings a line end is only that; inside there is none.
     return Raw(data.replace(b"\r", b" ").replace(b"\n", b" ")), digest, as_text
-
-
-def _commands(asked: CallAccepted, ended: CallSettled) -> tuple[list[str], list[int]]:
-    """The commands that a call ran, and how each ended."""
-    if is_sandbox_job(asked.tool_id):
-        output = loaded(ended.output)
-        runs = member(output, "runs") or member(member(output, "outputs"), "runs")
-        ran = [(member(one, "cmd"), member(one, "exit_code")) for one in runs] if isinstance(runs, list) else []
-    elif asked.tool_id.startswith("space.") and asked.tool_id.endswith("/shell") and ended.output is not None:
-        ran = [(member(loaded(asked.input), "command"), member(loaded(ended.output), "exitCode"))]
-    else:
-        ran = []
-    known = [(text, code if type(code) is int else NO_EXIT_CODE) for text, code in ran if isinstance(text, str)]
-    return [text for text, _ in known], [code for _, code in known]

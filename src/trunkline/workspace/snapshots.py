@@ -50,7 +50,7 @@ PENDING: Final = "undo.pending"
 
 
 class About(Struct, frozen=True):
-    """What is told of a snapshot. ``run`` is the run or call before which it was taken; ``copied`` counts bytes."""
+    """What is told of a snapshot. ``run`` is the run, call or undo after it; ``copied`` counts bytes."""
 
     number: int
     at_ms: int
@@ -58,6 +58,7 @@ class About(Struct, frozen=True):
     files: int
     size: int
     copied: int
+    back_to: int = 0  # taken before an undo: the number of the snapshot that it brought back
 
 
 class Skipped(Struct, frozen=True):
@@ -109,19 +110,19 @@ class Snapshots:
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
-    def take(self, run: str, now_ms: int, spared: int = 0) -> About | Skipped:
+    def take(self, run: str, now_ms: int, back_to: int = 0) -> About | Skipped:
         """Keep the workspace as it is now. Whatever keeps us from it is told, and is no failure of what comes next.
 
-        Others go if there are too many, but not the snapshot ``spared``.
+        Others go if there are too many, but not the snapshot ``back_to``, which is about to be brought back.
         """
         try:
-            taken = self._take(run, now_ms, spared)
+            taken = self._take(run, now_ms, back_to)
         except WorkspaceError as error:
             taken = Skipped(error.message)
         self.skipped = taken.reason if isinstance(taken, Skipped) else ""
         return taken
 
-    def _take(self, run: str, now_ms: int, spared: int) -> About | Skipped:
+    def _take(self, run: str, now_ms: int, back_to: int) -> About | Skipped:
         if not self.limits.kept:
             return Skipped("snapshots are switched off for this space")
         largest = self.limits.largest_space_bytes
@@ -140,9 +141,8 @@ class Snapshots:
                 self._was_too_large = found is None
                 if found is None:
                     return too_large
-                about = About(
-                    newest + 1, now_ms, run, len(found), size, sum(_size(self._objects / name) for name in copied)
-                )
+                copied_bytes = sum(_size(self._objects / name) for name in copied)
+                about = About(newest + 1, now_ms, run, len(found), size, copied_bytes, back_to)
                 self._write(about, found)
                 is_taken = True
                 self._size = self.size() + about.copied + _size(self._file(about.number))
@@ -151,7 +151,7 @@ class Snapshots:
                     self._size = None
                     for name in copied:
                         (self._objects / name).unlink(missing_ok=True)
-            self._remove_surplus(spared)
+            self._remove_surplus(back_to)
             return about
 
     def _prepare(self) -> None:
@@ -336,25 +336,57 @@ class Snapshots:
     # -- bringing back -------------------------------------------------------------------------------------------------
 
     def find(self, run: str) -> int:
-        """The snapshot from before a run: its first. WorkspaceError if there is none."""
-        found = [about.number for about in self.all() if about.run == run]
+        """The snapshot from before a run, its first; or the one with this number. WorkspaceError if there is none."""
+        kept = self.all()
+        found = [about.number for about in kept if about.run == run]
+        found = found or [about.number for about in kept if str(about.number) == run]
         if not found:
-            raise WorkspaceError("execution", f"There is no snapshot from before {run}")
+            which = run if run.isdecimal() else f"from before {run}"
+            raise WorkspaceError("execution", f"There is no snapshot {which}")
         return found[-1]
 
     def find_changed(self) -> int:
-        """The snapshot from before the last run after which something is other than it was before it.
+        """The snapshot to go back to when nobody says which: from before the last run that is still in the files.
 
-        A run that asked has several, of which its first is meant; one that only looked around has changed nothing.
+        What an undo took back is passed over, and so is a run that only looked around. A run that asked has several
+        snapshots: its first is meant, and where the run as a whole changed nothing (it made a file and removed it) the
+        newest that says otherwise.
         """
-        kept = self.all()
-        if not kept:
+        if not self.all():
             raise WorkspaceError("execution", "There is no snapshot of this space yet")
-        for run in dict.fromkeys(about.run for about in kept):
-            change = self.compare(self.find(run))
-            if change.brought_back or change.changed_back or change.removed:
-                return self.find(run)
+        runs: dict[str, list[int]] = {}
+        for about in self._standing():
+            if not about.back_to:
+                runs.setdefault(about.run, []).append(about.number)
+        for newest_first in runs.values():
+            for number in (newest_first[-1], *newest_first[:-1]):
+                if self._is_other(number):
+                    return number
         raise WorkspaceError("execution", "Nothing is other than it was before any run that is kept: nothing to undo")
+
+    def find_undone(self) -> int:
+        """The snapshot from before the last undo, if nothing was changed since."""
+        undos = {about.number for about in self.all() if about.back_to}
+        for about in self._standing():
+            if about.back_to and about.back_to not in undos:
+                return about.number
+            if not about.back_to and self._is_other(about.number):
+                break
+        raise WorkspaceError("execution", "Nothing was undone since the last change: nothing to bring back")
+
+    def _standing(self) -> Iterator[About]:
+        """What is kept, the newest first, without what undos went back over. Of those the newest counts: an undo that
+        was itself taken back is passed over with what it took back, which stands again.
+        """
+        reached = math.inf
+        for about in self.all():
+            if about.number < reached:
+                yield about
+                reached = about.back_to or reached
+
+    def _is_other(self, number: int) -> bool:
+        change = self.compare(number)
+        return bool(change.brought_back or change.changed_back or change.removed)
 
     def compare(self, number: int) -> Change:
         """What bringing this snapshot back would change."""

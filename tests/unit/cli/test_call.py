@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,14 +16,14 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from tests.inhabited import CALL_ID, accepted, answered, asks, progressed, refused, view
+from tests.inhabited import ANY_OBJECT, CALL_ID, accepted, answered, asks, progressed, refused, view
 from tests.unit.cli.conftest import Running
 from trunkline.cli import call as call_module
 from trunkline.cli.client import ExchangeClient
 from trunkline.entries import CallSettled
 from trunkline.errors import ExchangeUnreachable
 from trunkline.events import CallRequested, CancelRequested
-from trunkline.model import FAULTS, AgentView, Question, Status, fault
+from trunkline.model import FAULTS, AgentView, Question, Status, ToolDefinition, fault
 
 TOOL = "com.example.echo/say"
 STAMP = "2026-11-15T10:00:00.000Z"
@@ -92,10 +93,25 @@ def test_who_writes_an_input_as_name_and_value_is_shown_it_as_json(running: Runn
 
 def test_all_options_reach_the_exchange(running: Running) -> None:
     options = ("--timeout", "1.5", "--key", "k", "--correlation", "c", "--directive", "d-1")
-    assert running.run("call", TOOL, "{}", *options).code == 0
+    running.exchange.attach("com.a", ToolDefinition("com.a/go", "", ANY_OBJECT, requires_directive=True))
+    settle(running, Status.SUCCEEDED)
+    assert running.run("call", "com.a/go", "{}", *options).code == 0
     [asked] = running.fed
     assert isinstance(asked, CallRequested)
     assert (asked.timeout_ms, asked.key, asked.correlation_id, asked.causation_id) == (1500, "k", "c", "d-1")
+
+
+def test_a_directive_for_a_tool_that_needs_none_is_refused(running: Running) -> None:
+    said = running.run("call", TOOL, "{}", "--directive", "zz")
+    assert (said.code, running.fed) == (2, [])
+    assert said.err == f"state.conflict: {TOOL} needs no directive; call it without --directive\n"
+
+
+def test_a_tool_that_failed_says_where_its_agent_printed_why_if_that_is_here(running: Running) -> None:
+    settle(running, Status.FAILED, fault=fault("tool.failed"))
+    assert running.run("call", TOOL).err == "tool.failed: the tool failed\n"
+    (running.home / "logs" / "com.example.echo").mkdir(parents=True)
+    assert running.run("call", TOOL).err.endswith("\nwhat it printed: trunkline logs com.example.echo\n")
 
 
 @pytest.mark.parametrize("option", [("--timeout", "0"), ("--timeout", "x"), ("--bogus",)], ids=" ".join)
@@ -132,8 +148,11 @@ def test_a_refusal_ends_with_the_code_of_the_table(running: Running, code: str) 
     assert said.code == FAULTS[code].exit_code
     # A missing tool is named, with what was perhaps meant.
     assert said.err.startswith(f"{code}: {'no tool ' if code == 'tool.not_found' else FAULTS[code].text}")
-    below = [f"its input: trunkline tools {TOOL}"] if code == "tool.invalid_input" else []
-    assert said.err.splitlines()[1:] == below
+    below = {
+        "tool.invalid_input": [f"its input: trunkline tools {TOOL}"],
+        "tool.suspended": ["while you develop it: pin_definitions = false in its [[agent]], and trunkline reload"],
+    }
+    assert said.err.splitlines()[1:] == below.get(code, [])
 
 
 def test_an_unknown_tool_gets_suggestions(running: Running) -> None:
@@ -214,7 +233,9 @@ def test_who_waits_for_a_call_is_told_once_of_a_question_inside_it(
     monkeypatch.setattr(call_module, "note", notes.append)
     said = running.run("call", TOOL)
     assert (said.code, said.out) == (0, "{}\n")
-    assert notes == ["waiting for approval a42 of c/write\\u001b, called inside: trunkline approve a42"]
+    assert notes == [
+        "waiting for approval a42 of c/write\\u001b, called inside: trunkline approve a42  or  trunkline deny a42"
+    ]
 
 
 def test_who_waits_for_an_answer_is_told_that_it_is_asked_again_by_another_name(
@@ -229,7 +250,7 @@ def test_who_waits_for_an_answer_is_told_that_it_is_asked_again_by_another_name(
     monkeypatch.setattr(running.exchange.views, "call", lambda _: over if "asked again" in str(notes) else again)
     said = running.run("call", TOOL)
     assert (said.code, said.out) == (0, "{}\n")
-    assert notes[1:] == ["asked again as a43: trunkline approve a43"]
+    assert notes[1:] == ["asked again as a43: trunkline approve a43  or  trunkline deny a43"]
 
 
 def held_up_inside(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +297,8 @@ def test_no_wait_ends_at_the_question_with_3(running: Running) -> None:
     running.script[CallRequested] = lambda event: [asks(event)]
     said = running.run("call", TOOL, "--no-wait")
     assert (said.code, said.out) == (3, "")
-    assert "trunkline approve a42" in said.err
+    assert "trunkline approve a42  or  trunkline deny a42\n" in said.err
+    assert f"left; a42 stays open. When it was answered, trunkline ledger show --call {CALL_ID} has" in said.err
     assert running.run("call", TOOL, "--no-wait", "--json").json["approval_id"] == "a42"
 
 
@@ -480,6 +502,7 @@ def test_a_call_loads_little_before_it_asks(running: Running) -> None:
 def test_a_tool_whose_agent_does_not_run_is_told_of_with_what_keeps_it_away(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (running.home / "logs" / "com.example.weather").mkdir(parents=True)
     away = AgentView("com.example.weather", "opensentience", "backoff", note="exit code 2")
     monkeypatch.setattr(running.exchange.views, "agents", lambda: [away])
     said = running.run("call", "com.example.weather/forecast", "{}")
@@ -488,4 +511,20 @@ def test_a_tool_whose_agent_does_not_run_is_told_of_with_what_keeps_it_away(
         "tool.not_found: com.example.weather is backoff (exit code 2): "
         "trunkline agents, trunkline logs com.example.weather\n"
     )
+    shutil.rmtree(running.home / "logs")
+    without = running.run("call", "com.example.weather/forecast", "{}").err
+    assert without.endswith("(exit code 2): trunkline agents\n"), "a log that there is not is not named"
     assert "away          1 of those to launch: com.example.weather: trunkline agents" in running.run("status").out
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [("stopping", "com.example.echo is restarting: trunkline agents"), ("ready", "is there now: call it again")],
+)
+def test_a_call_that_meets_a_restart_says_so(
+    running: Running, monkeypatch: pytest.MonkeyPatch, state: str, said: str
+) -> None:
+    running.script[CallRequested] = lambda event: [refused(event, "tool.unavailable")]
+    restarted = AgentView("com.example.echo", "opensentience", state, steerable=True)
+    monkeypatch.setattr(running.exchange.views, "agents", lambda: [restarted])
+    assert said in running.run("call", TOOL).err

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Running, trunkline
+from trunkline.model import AgentView
 
 
 def completed(running: Running, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
@@ -38,6 +39,16 @@ def test_names_of_what_is_there_are_suggested(
     running: Running, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], suggested: list[str]
 ) -> None:
     assert completed(running, monkeypatch, *words) == suggested
+
+
+def test_only_agents_that_can_be_restarted_are_suggested_for_it(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents = running.exchange.views.agents()
+    launched = AgentView("com.launched", "opensentience", "crashed", steerable=True)
+    monkeypatch.setattr(running.exchange.views, "agents", lambda: [*agents, launched])
+    for verb in ("start", "stop", "restart"):
+        assert completed(running, monkeypatch, verb, "com.") == ["com.launched"]
 
 
 def test_open_questions_are_suggested_for_their_answer(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

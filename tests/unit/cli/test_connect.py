@@ -15,6 +15,7 @@ import pytest
 
 from trunkline import key_files
 from trunkline.cli import client_files
+from trunkline.cli.mcp import token_file
 from trunkline.cli.mcp_clients import CLIENTS, McpClient
 from trunkline.cli.mcp_import import Found, Import, Importer
 from trunkline.cli.mcp_secrets import is_secret, masked_address, masked_words
@@ -240,9 +241,50 @@ def imported(servers: dict[str, dict[str, Any]], folder: Path, **environ: str) -
 def test_what_a_client_asks_its_person_for_is_named_to_him(tmp_path: Path) -> None:
     servers = {"x": {"command": "x", "env": {"API_KEY": "${input:api-key}", "URL": "http://${HOST}/x"}}}
     (one,) = imported(servers, tmp_path).servers
-    assert one.table["env"] == {"API_KEY": "env:API_KEY", "URL": f"file:{tmp_path}/x.URL"}
+    assert one.table["env"] == {"API_KEY": "env:X_API_KEY", "URL": f"file:{tmp_path}/x.URL"}
     assert len(one.remarks) == 2
     assert one.secrets == {}, "a value that is not known is not written"
+
+
+def test_each_value_that_is_asked_for_has_a_variable_of_its_own_and_says_how_it_begins(tmp_path: Path) -> None:
+    def headers(text: str) -> dict[str, Any]:
+        return {"url": f"https://{len(text)}.example/", "headers": {"Authorization": text, "X-Key": "${input:tok}"}}
+
+    servers = {"a": headers("Bearer ${input:tok}"), "b": headers("Bearer ${input:tok2}"), "c": headers("x${input:tok}")}
+    a, b, c = imported(servers, tmp_path).servers
+    assert a.table["headers"] == {"Authorization": "env:A_TOK", "X-Key": "env:A_TOK_2"}
+    assert b.table["headers"] == {"Authorization": "env:B_TOK2", "X-Key": "env:B_TOK"}
+    assert "set the variable A_TOK for `up`, which begins with `Bearer `: `Bearer TOKEN`" in a.remarks[0]
+    assert a.remarks[1].endswith("set the variable A_TOK_2 for `up`")
+    assert c.remarks[0].endswith("to the whole text that the client makes of it")
+
+
+def test_servers_whose_names_differ_only_in_signs_share_no_variable(tmp_path: Path) -> None:
+    entry = {"command": "x", "env": {"K": "${input:t}"}}
+    found = imported({"my-x": entry, "my.x": {**entry, "args": ["y"]}}, tmp_path).servers
+    assert [one.table["env"] for one in found] == [{"K": "env:MY_X_T"}, {"K": "env:MY_X_T_2"}]
+
+
+def test_a_server_whose_name_is_taken_is_named_and_whether_it_is_the_same(person: Person) -> None:
+    config = person.home / "trunkline.toml"
+    person.home.mkdir(mode=0o700)
+    config.write_text(
+        '[[mcp]]\nid = "a"\ncommand = ["one"]\nuntrusted = false\n\n[[mcp]]\nid = "b"\ncommand = ["one"]\n\n'
+        '[[mcp]]\nid = "c"\ncommand = ["three"]\n'
+    )
+    entries = {"a": {"command": "one"}, "b": {"command": "two"}, "c": {"command": "three", "env": {"M": "x"}}}
+    person.file("cursor", json.dumps({"mcpServers": {**entries, "trunkline": {"command": "not-ours"}}}))
+    done = person.run("import", "cursor", "--dry-run")
+    reasons = {one["id"]: one["reason"] for one in done["left_out"]}
+    assert reasons == {
+        "a": "is in trunkline.toml already",
+        "b": "another server has this name in trunkline.toml; give one of them another name",
+        "c": "is in trunkline.toml already, where `env` differ; what is there stays as it is",
+    }
+    assert [one["id"] for one in done["servers"]] == ["trunkline"], "only an entry of ours is none of theirs"
+    assert "b is left out: another server has this name" in person.told("import", "cursor").stdout
+    person.told("connect", "vscode")
+    assert person.run("import", "vscode")["left_out"] == []
 
 
 def test_each_secret_among_arguments_and_addresses_is_remarked_on_and_none_is_shown(tmp_path: Path) -> None:
@@ -290,6 +332,20 @@ def test_a_dry_run_of_connect_shows_our_entry_and_nothing_of_others(person: Pers
         for words in ((), ("--undo",)):
             assert "correct-horse" not in person.told("connect", "cursor", "--dry-run", *words).stdout
         assert '+  "command"' in person.told("connect", "cursor", "--dry-run").stdout
+
+
+def test_a_dry_run_shows_the_entry_as_it_will_stand_in_the_file(person: Person) -> None:
+    said = person.told("connect", "codex", "--dry-run").stdout
+    added = "\n".join(line[1:] for line in said.splitlines() if line.startswith("+") and not line.startswith("+++"))
+    assert tomllib.loads(added)["mcp_servers"]["trunkline"]["args"][-2:] == ["--as", "codex"]
+
+
+def test_a_token_is_only_spoken_of_where_there_is_one(person: Person) -> None:
+    person.told("connect", "codex")
+    assert "its token" not in person.told("connect", "codex", "--undo").stderr
+    person.told("connect", "codex")
+    key_files.write_private(token_file(Home(person.home), "codex"), b"x")
+    assert "its token is still good" in person.told("connect", "codex", "--undo").stderr
 
 
 def test_a_server_with_which_the_exchange_would_not_start_is_left_out_and_named(person: Person) -> None:
@@ -371,7 +427,10 @@ def test_servers_of_single_projects_come_over_with_their_folder(person: Person) 
         {"id": "a-2", "command": ["two"], "cwd": str(person.folder / "work")},
     ], "an entry that is the same is there once"
     assert "only in the client" in done["servers"][1]["remarks"][0]
-    assert done["left_out"] == [{"id": "c", "reason": "is turned off in the client"}]
+    assert done["left_out"] == [
+        {"id": "b", "reason": "is the same server as a"},
+        {"id": "c", "reason": "is turned off in the client"},
+    ]
     assert person.run("import", "claude-code")["servers"] == []
 
 

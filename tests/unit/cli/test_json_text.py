@@ -91,6 +91,21 @@ def test_what_is_no_json_is_refused(text: str) -> None:
         json_text.read(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{\n  "a": 1,\n  b: 2\n}', "a name in double quotes and a colon are missing at line 3, column 3"),
+        ('{"a": 1\n "b": 2}', "a comma is missing before line 2, column 2"),
+        ('{"a":\n}', "a value is missing at line 2, column 1"),
+        ('{"a": nul}', "what stands at line 1, column 7 is no value"),
+        ("{}\n{}", "there is more than one value: the second is at line 2, column 1"),
+    ],
+)
+def test_what_is_wrong_has_a_line(text: str, said: str) -> None:
+    with pytest.raises(NotJson, match=f"^{said}$"):
+        json_text.read(text)
+
+
 def test_an_object_that_is_none_is_not_changed() -> None:
     for text in ("[]", '{"servers": []}'):
         with pytest.raises(NotJson):

@@ -19,10 +19,8 @@ from tests.unit.cli.conftest import Said, trunkline
 from tests.unit.ledger.made import AT, accepted, call_id, change, in_process, noticed, settled
 from trunkline.cli import calls as calls_module
 from trunkline.entries import CallRefused, TokenIssued, TokenRevoked
-from trunkline.hints import completed
 from trunkline.ledger.heads import public_key_of
 from trunkline.ledger.verify import verify
-from trunkline.model import FAULTS
 
 NASTY = "\x1b[31m\u202eevil\u200b"
 
@@ -258,8 +256,7 @@ def test_refused_calls_are_shown_from_the_record_newest_first(
     home = ("--home", str(short_path))
     lines = trunkline("calls", "--refused", *home).out.splitlines()
     assert lines[0].split() == ["TIME", "REFUSED", "TOOL", "CALLER", "WHY", "CALL"]
-    why = completed(FAULTS["policy.denied"].text, str(short_path))
-    assert all(f"{why}; rule default" in line for line in lines[1:])
+    assert f"denied; trunkline policy check http:three a/b --home {short_path} says why; rule default" in lines[1]
     assert [line.split()[2:5] for line in lines[1:]] == [
         ["policy.denied", "a/b", caller]
         for caller in ("http:three", "http:two\\u001b[31m\\u202eevil\\u200b", "http:one")
@@ -269,6 +266,29 @@ def test_refused_calls_are_shown_from_the_record_newest_first(
     assert [one["n"] for one in found] == [5, 3]
     found = trunkline("calls", "--refused", "--correlation", "chat:1", "--json", *home).json["refused"]
     assert [one["n"] for one in found] == [1]
+
+
+def test_what_is_to_be_typed_about_a_refused_call_is_whole(short_path: Path) -> None:
+    with in_process(short_path) as made:
+        made.add(
+            lambda n: replace(refusal(n, "http:one"), rule="wallet-budget"),
+            lambda n: replace(refusal(n, "http:two"), code="policy.directive_required"),
+        )
+    out = trunkline("calls", "--refused", "--home", str(short_path)).out
+    home = f"--home {short_path}"
+    # Without an input the rules would be asked, which did not deny it.
+    assert f"trunkline policy check http:one a/b JSON {home} says why, with the JSON of the call" in out
+    assert f"trunkline directive new a/b --reason WHY {home} states one" in out
+
+
+def test_what_was_wrong_with_a_refused_call_is_shown_in_the_place_of_what_its_code_means(short_path: Path) -> None:
+    why = '$: "text" is a required property'
+    with in_process(short_path) as made:
+        made.add(lambda n: replace(refusal(n, "http:one"), code="tool.invalid_input", rule="", why=why))
+    home = ("--home", str(short_path))
+    shown = trunkline("calls", "--refused", *home).out
+    assert f"http:one  {why}  {call_id(1)}" in shown
+    assert f"tool.invalid_input: {why}" in trunkline("ledger", "show", "--call", call_id(1), *home).out
 
 
 @pytest.mark.parametrize(
@@ -325,10 +345,46 @@ def test_a_file_that_is_no_proof_is_said_to_be_none_and_a_backup_goes_to_a_new_f
     file = tmp_path / "notes"
     file.write_text("not a proof\n")
     said = run(signed, "check", str(file))
-    assert (said.code, said.err) == (1, f"ledger.unreadable: {file} is not a proof: it is no zip\n")
+    assert (said.code, said.err.startswith(f"ledger.unreadable: {file} is not a proof: it is no zip that")) == (1, True)
     said = run(signed, "backup", str(file))
     assert (said.code, said.err) == (2, f"file.unusable: {file}: exists already: choose another name\n")
     assert file.read_text() == "not a proof\n"
+
+
+def test_the_heads_beside_a_copy_are_said_to_be_no_ledger(signed: Path, tmp_path: Path) -> None:
+    assert run(signed, "backup", str(tmp_path / "monday.db")).code == 0
+    said = run(signed, "verify", str(tmp_path / "monday.heads"))
+    assert (said.code, said.err.partition(";")[0]) == (
+        1,
+        f"ledger.unreadable: {tmp_path / 'monday.heads'} is not a ledger: it has the name of a ledger's signed heads",
+    )
+
+
+def test_a_zip_of_something_else_is_no_proof_for_any_verb(signed: Path, tmp_path: Path) -> None:
+    file = tmp_path / "photos.zip"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("cat.txt", "meow")
+    assert run(signed, "check", str(file)).err.startswith(f"ledger.unreadable: {file} is not a proof")
+    assert run(signed, "verify", str(file)).err.startswith(f"ledger.unreadable: {file} is not a ledger")
+
+
+def test_a_proof_that_lost_its_end_is_damaged_in_words(signed: Path, tmp_path: Path) -> None:
+    file = tmp_path / "cut.zip"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("MANIFEST.json", "{}")
+    file.write_bytes(file.read_bytes()[:-20])
+    said = run(signed, "check", str(file))
+    assert (said.code, said.err) == (
+        1,
+        "ledger.corrupt: this is no proof, or a damaged one: it is no whole zip\n",
+    )
+
+
+@pytest.mark.parametrize("name", ["copy.heads", "taken.db", "nowhere/copy.db"])
+def test_a_copy_that_cannot_go_where_it_was_told_is_about_that_file(signed: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "taken.heads").write_text("somebody's\n")
+    said = run(signed, "backup", str(tmp_path / name))
+    assert (said.code, said.err.partition(":")[0]) == (2, "file.unusable")
 
 
 def test_a_copy_whose_beginning_is_damaged_is_a_damaged_record(signed: Path, tmp_path: Path) -> None:

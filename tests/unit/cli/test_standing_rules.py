@@ -13,6 +13,8 @@ from tests.unit.cli.conftest import Running, trunkline
 from trunkline import standing_rules
 from trunkline.cli.client import ExchangeClient
 from trunkline.home import Home
+from trunkline.input_conditions import compiled
+from trunkline.model import Decision, Rule
 from trunkline.standing_rules import NoStandingRule, StandingRule, rule_for
 
 NEW = '[[policy.rule]]\ncaller = "agent:a"\ntool = "b/c"\ndecision = "allow"\n'
@@ -138,6 +140,19 @@ command = ["python", "agent.py"]
         assert exchange.request("POST", path, {"rule": shown})[1]["call_id"] == asked["call_id"]
         assert exchange.wait_entry("call.settled", call_id=asked["call_id"])["status"] == "succeeded"
         assert exchange.request("GET", path)[0] == 404
+        # Asked again for another reason meanwhile: what was shown under the old name is not what would be allowed.
+        told = trunkline("--home", str(home), "token", "new", "http", "--agent", "mallory")
+        asked = exchange.request("POST", "/v1/calls", WRITE, token=told.out.strip())[1]
+        reasoned = 'caller = "http:mallory"\ntool = "com.a/write"\ndecision = "ask"\nreason = "production since today"'
+        exchange.config_file.write_text(f"{exchange.config_file.read_text()}\n[[policy.rule]]\n{reasoned}\n")
+        assert trunkline("--home", str(home), "reload").code == 0
+        before = exchange.config_file.read_text()
+        refused = trunkline("--home", str(home), "approve", asked["approval_id"], "--always", "--yes")
+        assert (refused.code, exchange.config_file.read_text()) == (2, before)
+        assert "because: production since today" in refused.err
+        assert "for another reason: production since today" in refused.err
+        held = exchange.request("GET", f"/v1/calls/{asked['call_id']}", token=told.out.strip())[1]
+        assert held["status"] == "waiting_approval"
 
 
 def test_a_person_who_wants_that_allows_it_also_after_what_strangers_wrote(short_path: Path) -> None:
@@ -191,3 +206,101 @@ def test_the_way_out_for_a_mounted_server_is_named() -> None:
     question = {"subject": "call", "rule": "r", "asked_by": "mcp:c", "tool_id": "mcp.files/list", "approval_id": "a1"}
     with pytest.raises(NoStandingRule, match="untrusted = false in its"):
         standing_rules.rule_for(question, [{"id": "r", "when": "untrusted"}], lambda _: {})
+
+
+SHOP = """
+from trunkline import Agent
+a = Agent('com.me.shop')
+@a.tool()
+def buy(qty: int, note: str = ''): return {}
+a.run()
+"""
+RULES = """
+[ossa]
+listen = ""
+
+[[agent]]
+id = "com.me.shop"
+command = ["python", "agent.py"]
+
+[[policy.rule]]
+caller = "http:*"
+tool = "com.me.shop/buy"
+decision = "ask"
+when.input = { "/qty" = { ">" = 3 }, note = "a~b/*" }
+
+[[policy.rule]]
+caller = "*"
+tool = "com.me.shop/buy"
+decision = "deny"
+when.input = { "/qty" = { "<" = 0 } }
+
+[[policy.rule]]
+caller = "http:*"
+tool = "com.me.shop/buy"
+decision = "allow"
+"""
+
+
+def test_what_is_allowed_from_now_on_keeps_the_condition_under_which_it_was_asked(short_path: Path) -> None:
+    home = short_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "agent.py").write_text(SHOP)
+    with running_exchange(home, RULES) as exchange:
+        exchange.wait_tool("com.me.shop/buy")
+        told = trunkline("--home", str(home), "token", "new", "http", "--agent", "bob").out.strip()
+
+        def decided(**given: object) -> str:
+            body = {"caller": "http:bob", "tool_id": "com.me.shop/buy", "input": given}
+            return str(exchange.request("POST", "/v1/policy/check", body)[1]["decision"])
+
+        body = {"tool_id": "com.me.shop/buy", "input": {"qty": 4, "note": "a~b/c"}}
+        asked = exchange.request("POST", "/v1/calls", body, token=told)[1]["approval_id"]
+        shown = exchange.request("GET", f"/v1/approvals/{asked}/rule")[1]
+        rules = tomllib.loads(shown["rule"])["policy"]["rule"]
+        wanted = {"/qty": {">": 3}, "/note": "a~b/*"}
+        assert [one["when"] for one in rules] == [
+            {"circumstance": "untrusted", "input": wanted},
+            {"input": wanted},
+        ]
+        said = trunkline("--home", str(home), "approve", asked, "--always", "--yes")
+        assert said.code == 0, said.err
+        assert [decided(qty=4, note="a~b/c"), decided(qty=-1), decided(qty=2)] == ["allow", "deny", "allow"]
+        # Without an input it is said what the answer depends on; the typo in a rule is told of wherever rules are.
+        checked = trunkline("--home", str(home), "policy", "check", "http:eve", "com.me.shop/buy")
+        assert "depends on the input: rule-3 asks where /qty > 3 and /note like 'a~b/*'" in checked.out
+        assert "depends on the input: rule-4 denies where /qty < 0" in checked.out
+        assert f"trunkline policy check http:eve com.me.shop/buy JSON --home {home}" in checked.out
+        with exchange.config_file.open("a") as file:
+            file.write('[[policy.rule]]\ncaller = "*"\ntool = "com.me.shop/byu"\ndecision = "deny"\n')
+            file.write('[[policy.rule]]\ncaller = "http:eve"\ntool = "com.me.shop/buy"\ndecision = "deny"\n')
+        wrong = "rule-6: no tool here is called com.me.shop/byu; did you mean `com.me.shop/buy`?"
+        hidden = "rule-7 (deny http:eve com.me.shop/buy) is never reached: rule-5 (allow http:* com.me.shop/buy)"
+        for verb in ("reload", "policy", "status", "doctor"):
+            out = trunkline("--home", str(home), verb).out
+            assert wrong in out, verb
+            assert hidden in out, verb
+
+
+def test_the_rules_of_a_person_that_are_not_reached_any_more_are_shown_before_they_are() -> None:
+    def of_the_file(number: int, caller: str, decision: Decision, **rest: Any) -> Rule:
+        return Rule(f"rule-{number}", caller, "c/d", decision, **rest)
+
+    small = compiled({"n": {"<": 0}})
+    policy = [
+        of_the_file(1, "http:eve", Decision.DENY),
+        of_the_file(2, "http:*", Decision.ASK),
+        of_the_file(3, "*", Decision.DENY, input=small),
+        of_the_file(4, "http:bob", Decision.DENY),
+        Rule("builtin-x", "*", "*", Decision.ASK),
+    ]
+    question = {"subject": "call", "rule": "x", "asked_by": "http:bob", "tool_id": "c/d", "approval_id": "a1"}
+    rules = [{"id": one.id, "decision": "ask"} for one in policy]
+
+    def asks(_caller: str) -> dict[str, Any]:
+        return {"decision": "ask", "rule": "rule-2"}
+
+    made = rule_for(question, rules, asks)
+    assert [one.id for one in made.passed_over(policy)] == ["rule-2"], "those after it were not reached before"
+    assert [one.id for one in made.passed_over([*policy[2:3], *policy[3:4]])] == ["rule-3", "rule-4"]
+    assert made.passed_over(policy[:1]) == []

@@ -25,6 +25,7 @@ from trunkline.edges.ossa.keys import OSSA_KEYS
 from trunkline.errors import ConfigError
 from trunkline.events import DirectiveStated, SettingsChanged, TokenIssued
 from trunkline.model import (
+    Actor,
     AgentView,
     Circumstance,
     Decision,
@@ -386,6 +387,7 @@ def test_a_question_shows_its_arguments_whole(running: Running) -> None:
     assert "operator → agent:a" in out
     assert "3 identical calls wait" in out
     assert "trunkline approve a42   or   trunkline deny a42" in out
+    assert "trunkline approve a42 --always" in out
 
 
 def test_a_changed_definition_is_shown_as_what_changed(running: Running) -> None:
@@ -681,6 +683,17 @@ def test_a_question_that_is_asked_again_is_answered_by_the_name_it_had_and_its_n
     lines = said.out.splitlines()
     assert (said.code, lines[0]) == (0, f"{old} was asked again as {new}")
     assert lines[1].startswith(f"approved {new}: call ")
+
+
+def test_a_person_is_shown_all_that_the_provider_gets_and_each_digit_of_it(running: Running) -> None:
+    exact = Raw(b'{"to":"carol","n":1.0000000000000000001}')
+    context, actor = Raw(b'{"project_root":"/etc"}'), Actor("human", "anna")
+    running.exchange.call(MAIL, exact, by=ALICE, context=context, actor=actor)
+    shown = running.run("approvals").out
+    for part in ('"n": 1.0000000000000000001', '"project_root": "/etc"', "for, as the caller says: human anna"):
+        assert part in shown
+    [told] = [one for one in running.run("approvals", "--json").json["approvals"] if "context" in one]
+    assert (told["context"], told["actor"]) == ({"project_root": "/etc"}, {"type": "human", "id": "anna"})
 
 
 def test_who_answers_is_told_that_identical_calls_wait_on(running: Running) -> None:

@@ -103,6 +103,18 @@ def test_nobody_is_read_from_while_too_much_is_on_its_way(
     ledger.close()
 
 
+def test_who_watches_is_shown_an_entry_once_it_is_on_disk(tmp_path: Path) -> None:
+    # A name in it, like that of a question, would else be given to another one after a crash.
+    ledger, runner = joined(tmp_path)
+    shown: list[bytes] = []
+    runner.watch(shown.append)
+    runner.feed([events.Noticed("defect", "here")])
+    assert shown == []
+    ledger.flush()
+    assert [b'"notice' in line for line in shown] == [True]
+    ledger.close()
+
+
 def test_what_is_on_disk_in_the_middle_of_many_events_leaves_in_the_middle_of_them(tmp_path: Path) -> None:
     ledger, runner = joined(tmp_path)
     peer = Peer()

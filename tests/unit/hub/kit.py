@@ -163,6 +163,8 @@ class Kit:
         self._approved: set[str] = set()
         self.step = (0, 0)
         self._is_checking = True
+        # Whether each event is on disk before the next one happens.
+        self.has_disk = True
         self.sessions: dict[str, int] = {}
         self._numbers = itertools.count(10)
         self._refs = itertools.count(1)
@@ -244,11 +246,18 @@ class Kit:
                 self._say(effect)
                 said.append(effect)
         self.step = (before, len(self.log))
+        if self.has_disk:
+            self.store()
         if self._is_checking:
             invariants.check(self.hub)
             assert counted(self.hub) == counted(self._careful), "a lane counts otherwise than the careful way"
             assert self.hub.lanes.under_way.keys() <= self.state.calls.keys(), "a call that ended is still on a lane"
         return said
+
+    def store(self) -> None:
+        """All that was written is on disk."""
+        for hub in self.hubs:
+            hub.stored(len(self.log))
 
     @contextmanager
     def in_bulk(self) -> Iterator[None]:

@@ -6,8 +6,9 @@ import pytest
 
 from tests.unit.hub.kit import ASK, BOSS, Asked, Kit, body, rules, tool
 from trunkline import entries, events
+from trunkline.hub import views
 from trunkline.hub.approvals import MAX_NAMES, MAX_OPEN_BY_ONE
-from trunkline.model import Circumstance, Decision, Manifest, Policy, Principal, Rule, Status
+from trunkline.model import Actor, Circumstance, Decision, Manifest, Policy, Principal, Rule, Status
 
 GUEST = Principal("http:guest")
 CLERK = Principal("http:clerk", ("approve",))
@@ -45,6 +46,57 @@ def test_a_person_is_shown_exactly_what_would_be_done(kit: Kit) -> None:
     assert shown.call_id == asked.call_id
     assert shown.input == body(value)
     assert shown.waiting == 1
+
+
+def test_a_question_that_is_not_on_disk_is_shown_nowhere_and_an_answer_to_it_counts_for_nothing(kit: Kit) -> None:
+    # After a crash its name would be given to the next question, and the answer would be to that one.
+    kit.has_disk = False
+    asked = kit.call("com.a/x", by=GUEST)
+    assert kit.hub.approvals.views() == []
+    assert kit.hub.approvals.shown_ids() == []
+    shown = views.call(kit.hub, asked.call_id)
+    assert shown is not None
+    assert (shown.status, shown.approval_id) == (Status.WAITING_APPROVAL, None)
+    assert [view.approval_id for _, view in views.calls_in_memory(kit.hub, range(1000), 9)] == [None]
+    refused = kit.answer(asked.approval_id)
+    assert refused.fault is not None
+    assert refused.fault.code == "not_found"
+    assert asked.deliveries == []
+    kit.store()
+    assert kit.hub.approvals.shown_ids() == [asked.approval_id]
+    found = views.call(kit.hub, asked.call_id)
+    assert found is not None
+    assert found.approval_id == asked.approval_id
+    kit.answer(asked.approval_id)
+    assert len(asked.deliveries) == 1
+
+
+def test_who_lacks_permissions_hears_of_the_question_about_them_once_it_is_on_disk() -> None:
+    kit = Kit(rules(("*", "*", "allow")))
+    kit.attach("com.p", tool("com.p/x", required_permissions=("files",)))
+    kit.has_disk = False
+    kit.attach("com.q", manifest=Manifest("m1", ("files",)))
+    (question,) = kit.log_of(entries.QuestionOpened)
+
+    def says() -> str:
+        problem = kit.call("com.p/x", by="com.q").outcome.fault
+        assert problem is not None
+        return problem.message
+
+    assert question.approval_id not in says()
+    kit.store()
+    assert question.approval_id in says()
+
+
+def test_a_token_that_is_not_on_disk_is_not_listed_and_its_name_revokes_nothing(kit: Kit) -> None:
+    kit.has_disk = False
+    named = kit.token("http", "guest", "secret")
+    assert views.tokens(kit.hub) == []
+    refused = kit.revoke(named).fault
+    assert refused is not None
+    assert refused.code == "not_found"
+    kit.store()
+    assert [token.token_id for token in views.tokens(kit.hub)] == [named]
 
 
 def test_an_approved_call_is_sent_and_its_record_says_who_let_it(kit: Kit) -> None:
@@ -238,7 +290,7 @@ def test_rules_that_allow_one_of_two_like_calls_do_not_let_the_other_through() -
     kit.finish(kit.call("com.web/read", correlation_id="c"), {})
     tainted = kit.call("com.a/x", by=GUEST, correlation_id="c")
     clean = kit.call("com.a/x", by=GUEST)
-    assert tainted.approval_id == clean.approval_id
+    assert tainted.approval_id != clean.approval_id
     ask_untrusted = Rule("u", "*", "*", Decision.ASK, when=Circumstance.UNTRUSTED)
     kit.in_force(rules(ask_untrusted, ("*", "*", "allow"), version="v2"), untrusted_agents=frozenset({"com.web"}))
     assert len(clean.deliveries) == 1
@@ -451,17 +503,17 @@ def test_a_question_that_nobody_answered_is_asked_again_after_those_that_were_he
 
 
 def test_what_new_rules_allow_takes_no_sixth_place_even_for_a_moment(kit: Kit) -> None:
-    """Of two identical calls one is made where strangers wrote; after each entry there may be a crash."""
+    """One of them is made where no stranger wrote; after each entry there may be a crash."""
     kit.in_force(ASK, untrusted_agents=frozenset({"com.u"}))
     kit.attach("com.u", "read")
     kit.finish(kit.call("com.u/read", correlation_id="c1").call_id, {})
-    for n in range(MAX_OPEN_BY_ONE):
+    for n in range(1, MAX_OPEN_BY_ONE):
         kit.call("com.a/x", {"n": n}, by=GUEST, correlation_id="c1")
     allowed = kit.call("com.a/x", {"n": 0}, by=GUEST)
     untrusted = Rule("untrusted", "*", "*", Decision.ASK, when=Circumstance.UNTRUSTED)
     kit.in_force(rules(untrusted, ("*", "*", "allow"), version="v2"), untrusted_agents=frozenset({"com.u"}))
     assert len(allowed.deliveries) == 1
-    assert len(kit.questions("call")) == MAX_OPEN_BY_ONE
+    assert len(kit.questions("call")) == MAX_OPEN_BY_ONE - 1
     open_now: set[str] = set()
     for entry in kit.log:
         if isinstance(entry, entries.QuestionOpened):
@@ -627,3 +679,63 @@ def test_an_agents_wish_for_a_directive_counts_as_a_question(kit: Kit) -> None:
     refused = kit.replies[session, f"w{MAX_OPEN_BY_ONE}"][0]
     assert refused.fault is not None
     assert refused.fault.code == "policy.denied"
+
+
+# --- what is shown is what is answered --------------------------------------------------------------------------------
+
+
+def test_a_call_made_after_reading_what_strangers_wrote_is_another_question_than_the_one_before() -> None:
+    asks = Rule("rule-1", "http:*", "com.a/*", Decision.ASK, reason="somebody wants it")
+    warns = Rule("rule-0", "http:*", "com.a/*", Decision.ASK, when=Circumstance.UNTRUSTED, reason="strangers wrote it")
+    kit = Kit(Policy((warns, asks, Rule("rule-2", "*", "*", Decision.ALLOW)), "v1"))
+    kit.attach("com.a", "x")
+    kit.attach("com.web", tool("com.web/page", side_effects=False))
+    kit.in_force(untrusted_agents=frozenset({"com.web"}))
+    before = kit.call("com.a/x", {"to": "eve"}, by=GUEST)
+    kit.finish(kit.call("com.web/page", by=GUEST), {})
+    after = kit.call("com.a/x", {"to": "eve"}, by=GUEST)
+    assert before.approval_id != after.approval_id
+    assert [question.reason for question in kit.hub.approvals.views()] == ["somebody wants it", "strangers wrote it"]
+    kit.answer(before.approval_id)
+    assert (len(before.deliveries), len(after.deliveries)) == (1, 0)
+
+
+def test_what_a_call_hands_on_beside_its_input_is_shown_and_tells_calls_apart(kit: Kit) -> None:
+    def ask(root: str, actor: Actor | None = None) -> Asked:
+        return kit.call("com.a/x", {"file": "notes"}, by=GUEST, context=body({"project_root": root}), actor=actor)
+
+    person = Actor("human", "operator")
+    asked = [ask("/home/me/notes"), ask("/etc"), ask("/etc", person), ask("/etc")]
+    assert len({one.approval_id for one in asked}) == 3
+    shown = {question.approval_id: question for question in kit.hub.approvals.views()}
+    assert shown[asked[0].approval_id].context == body({"project_root": "/home/me/notes"})
+    assert shown[asked[2].approval_id].actor == person
+    assert shown[asked[1].approval_id].waiting == 2
+
+
+def test_what_was_shown_beside_the_input_is_what_is_sent_after_a_crash(kit: Kit) -> None:
+    context, actor = body({"project_root": "/home/me/notes"}), Actor("human", "anna")
+    asked = kit.call("com.a/x", by=GUEST, context=context, actor=actor)
+    kit.snapshot()
+    kit.crash()
+    kit.attach("com.a", "x", "y")
+    (shown,) = kit.hub.approvals.views()
+    assert (shown.context, shown.actor) == (context, actor)
+    kit.answer(shown.approval_id)
+    (sent,) = asked.deliveries
+    assert (sent.context, sent.actor) == (context, actor)
+
+
+def test_a_sensitive_call_whose_context_a_crash_took_is_not_sent_without_it() -> None:
+    ask = Rule("rule-1", "http:*", "*", Decision.ASK)
+    kit = Kit(Policy((ask, Rule("rule-2", "*", "*", Decision.ALLOW)), "v1"))
+    kit.attach("com.a", "x")
+    asked = kit.call("com.a/x", by=GUEST, context=body({"secret": 1}), sensitive=True)
+    assert question_of(kit, asked).beside == body({})
+    kit.crash()
+    kit.attach("com.a", "x")
+    kit.answer(asked.approval_id)
+    assert asked.deliveries == []
+    (settled,) = kit.log_of(entries.CallSettled)
+    assert settled.fault is not None
+    assert settled.fault.code == "call.expired"

@@ -10,7 +10,7 @@ from msgspec import Raw
 from tests.unit.hub.kit import BOSS, DESK, Kit, body, rules, tool
 from trunkline import events
 from trunkline.hub import views
-from trunkline.model import Decision, HubSettings, Principal, Status, Verdict, fault
+from trunkline.model import Decision, HubSettings, Policy, Principal, Rule, Status, Verdict, fault
 
 SCRIPT = Principal("http:script")
 
@@ -49,6 +49,17 @@ def test_what_the_guard_denies_is_refused_whoever_asks(by: Principal) -> None:
     assert answer is not None
     assert answer.fault is not None
     assert answer.fault.message == "Command 'sudo' is blocked"
+
+
+def test_a_question_gives_all_reasons_and_what_is_about_the_input_first() -> None:
+    kit = Kit(Policy((Rule("r", "http:*", "*", Decision.ASK, "an agent calls"),), "v1"))
+    kit.guard("com.a", guard)
+    kit.attach("com.a", "shell")
+    for command, reason in (("rm -r data", "it removes files; an agent calls"), ("ls", "an agent calls")):
+        kit.call("com.a/shell", {"command": command}, by=SCRIPT)
+        assert kit.hub.approvals.views()[-1].reason == reason
+    alone = views.dry_run(kit.hub, "http:script", "com.a/shell", None, kit.now)
+    assert alone.depends == ("com.a has rules of its own about each input",)
 
 
 @pytest.mark.parametrize("by", [SCRIPT, BOSS], ids=["script", "operator"])
@@ -195,6 +206,7 @@ def test_an_agent_that_is_removed_takes_along_what_waits_for_it() -> None:
     told = kit.replies[DESK, "wish"][0].fault
     assert told == fault("tool.not_found", "the space was removed")
     assert [question.entry.tool_id for question in kit.state.questions.values()] == ["com.b/x"]
+    assert [tool.tool_id for tool in views.tools(kit.hub, kit.now)] == ["com.b/x"]
 
 
 @pytest.mark.parametrize("approves", [False, True])

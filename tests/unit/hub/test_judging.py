@@ -67,6 +67,20 @@ def test_a_refusal_names_the_rule_and_the_callers_unless_it_would_be_the_same_fo
     assert refused == [("tool.invalid_input", "", ()), ("policy.denied", "default", ("operator",))]
 
 
+def test_the_record_of_a_refused_input_says_where_it_does_not_fit_and_nothing_of_it(kit: Kit) -> None:
+    closed = Raw(b'{"properties":{"a":{"type":"integer"}},"additionalProperties":false}')
+    kit.attach("com.a", tool("com.a/x", input_schema=closed))
+    for value in ({"a": "hunter2"}, {"hunter2": 1}):
+        kit.call("com.a/x", value)
+    kit.attach("com.b", tool("com.b/y", max_input_bytes=4))
+    kit.call("com.b/y", {"a": "hunter2"})
+    assert [entry.why for entry in kit.log_of(entries.CallRefused)] == [
+        '$.a: the value is not of type "integer"',
+        "$: unexpected properties",
+        "15 bytes; the limit is 4",
+    ]
+
+
 def verdict(kit: Kit, value: object) -> tuple[Decision, str]:
     found = views.dry_run(kit.hub, "operator", "com.a/x", body(value), kit.now)
     return found.decision, found.rule

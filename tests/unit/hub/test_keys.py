@@ -193,6 +193,7 @@ def test_a_key_that_memory_forgot_is_looked_up_and_one_it_knows_is_not(kit: Kit)
 
 
 def test_what_is_not_on_disk_yet_is_never_forgotten(kit: Kit) -> None:
+    kit.has_disk = False
     first = kit.call("com.a/x", key="k")
     kit.finish(first, {})
     settled = len(kit.log)

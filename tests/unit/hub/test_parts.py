@@ -166,6 +166,7 @@ def test_a_call_is_shown_in_each_of_its_states(shown: Kit) -> None:
     assert seen is not None
     assert (seen.status, seen.started_at) == (Status.RUNNING, "2027-01-15T08:00:00.000Z")
     shown.advance(1.5)
+    shown.has_disk = False
     shown.finish(running, {"ok": 1})
     seen = views.call(shown.hub, running.call_id)
     assert seen is not None

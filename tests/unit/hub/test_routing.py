@@ -210,6 +210,7 @@ def test_a_candidate_that_is_denied_to_anybody_in_the_chain_is_passed_over() -> 
 
 ASKS_A = (("http:*", "com.a/*", "ask"), ("*", "*", "allow"))
 ASKS_BOTH = (("http:*", "com.a/*", "ask"), ("http:*", "com.b/*", "ask"), ("*", "*", "allow"))
+ASKS_ALIKE = (("http:*", "com.r/*", "allow"), ("http:*", "*", "ask"), ("*", "*", "allow"))
 
 
 def test_a_candidate_that_policy_asks_about_is_passed_over_while_another_may_serve_without() -> None:
@@ -226,9 +227,51 @@ def test_a_call_that_only_candidates_can_serve_that_policy_asks_about_asks() -> 
     assert (asked.deliveries, asked.accepted.decision, asked.accepted.rule) == ([], Decision.ASK, "rule-1")
     kit.answer(asked.approval_id)
     assert served_by(asked) == ["com.a/x"]
-    # The answer was for the call, wherever it goes.
+
+
+def test_a_yes_holds_for_another_who_is_asked_about_for_the_same_reason_by_the_same_rule() -> None:
+    kit = Routed(rules(*ASKS_ALIKE))
+    asked = kit.call("com.r/x", by=SCRIPT)
+    kit.answer(asked.approval_id)
     kit.fail(asked)
     assert served_by(asked) == ["com.a/x", "com.b/x"]
+
+
+@pytest.mark.parametrize("when", ["before the answer", "after it"])
+def test_a_yes_to_one_provider_is_none_to_another_whom_policy_asks_about_for_another_reason(when: str) -> None:
+    keeps = Rule("rule-1", "http:*", "com.a/*", Decision.ASK, reason="it stays on this machine")
+    sends = Rule("rule-2", "http:*", "com.b/*", Decision.ASK, reason="it is sent to strangers")
+    kit = Routed(Policy((keeps, sends, Rule("rule-3", "*", "*", Decision.ALLOW)), "v1"))
+    asked = kit.call("com.r/x", by=SCRIPT)
+    (shown,) = kit.hub.approvals.views()
+    assert (shown.provider, shown.reason) == ("com.a/x", "it stays on this machine")
+    if when == "before the answer":
+        kit.leave("com.a")
+        kit.answer(asked.approval_id)
+    else:
+        kit.answer(asked.approval_id)
+        kit.fail(asked)
+    assert "com.b/x" not in served_by(asked)
+    (again,) = kit.hub.approvals.views()
+    assert again.approval_id == asked.approval_id != shown.approval_id
+    assert (again.provider, again.reason) == ("com.b/x", "it is sent to strangers")
+    kit.snapshot()
+    kit.crash()
+    kit.answer(again.approval_id)
+    kit.attach("com.r", "x")
+    kit.attach("com.b", "x")
+    assert served_by(asked)[-1] == "com.b/x"
+
+
+def test_a_person_is_shown_both_reasons_where_the_tool_and_who_serves_it_are_asked_about() -> None:
+    routed = Rule("rule-1", "http:*", "com.r/*", Decision.ASK, reason="it costs")
+    serves = Rule("rule-2", "http:*", "com.a/*", Decision.ASK, reason="it is sent to strangers")
+    kit = Routed(Policy((routed, serves, Rule("rule-3", "*", "*", Decision.ALLOW)), "v1"))
+    asked = kit.call("com.r/x", by=SCRIPT)
+    (shown,) = kit.hub.approvals.views()
+    assert shown.reason == "it costs; com.a/x: it is sent to strangers"
+    kit.answer(asked.approval_id)
+    assert served_by(asked) == ["com.a/x"]
 
 
 def test_a_call_that_waits_for_a_person_because_of_its_candidates_is_asked_about_anew_under_other_rules() -> None:

@@ -170,8 +170,8 @@ def unauthorized(agent_id: str | None, token_status: Literal["missing", "invalid
 
 
 _TOKEN_STATUS: Final = {
-    "missing": "no token was given; `trunkline token new chiffon` makes one",
-    "invalid": "the token is not valid, or was revoked; `trunkline token new chiffon` makes another",
+    "missing": "no token was given; `trunkline token new chiffon --agent ID` makes one",
+    "invalid": "the token is not valid, or was revoked; `trunkline token new chiffon --agent ID` makes another",
     "mismatch": "the token is valid, but for another agent_id, agent type or message type",
 }
 

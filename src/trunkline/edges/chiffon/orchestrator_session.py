@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from trunkline.canonical import canonical
+from trunkline.canonical import exact
 from trunkline.edges.chiffon import chunks, messages, translate
 from trunkline.edges.chiffon.messages import MAX_DURATION_S, Envelope, Payload, Step, WorkRequest, WorkStatus, invalid
 from trunkline.edges.chiffon.outbox import POLL_BYTES, Outbox, Outgoing
@@ -98,7 +98,7 @@ class OrchestratorSession:
             raise invalid("work goes to an agent", "to_agent")
         request = messages.read_payload(envelope)
         assert isinstance(request, WorkRequest)
-        fingerprint = hashlib.sha256(canonical(bytes(envelope.payload))).hexdigest()
+        fingerprint = hashlib.sha256(exact(bytes(envelope.payload))).hexdigest()
         running = self._works.get(envelope.request_id.lower())
         if running is not None:
             if running.fingerprint != fingerprint:  # silent point 11

@@ -125,6 +125,8 @@ class CallShape(Struct, frozen=True, omit_defaults=True, kw_only=True):
     output: Raw | None = None
     # In lists, where an output that is not small is left out: its size.
     output_bytes: int | None = None
+    # Of a call that succeeded: the exit code of a command that it ran and that did not.
+    failed_with: int | None = None
     error: ErrorShape | None = None
     started_at: str | None = None
     finished_at: str | None = None

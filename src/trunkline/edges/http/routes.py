@@ -59,6 +59,7 @@ from trunkline.model import (
     identity_of,
     reserved_prefix,
 )
+from trunkline.rule_remarks import described
 from trunkline.standing_rules import NoStandingRule, StandingRule, also_let_go, rule_for
 
 # One page of calls: what a person scrolls through, and what a program may ask for at once.
@@ -320,12 +321,17 @@ class Api:
         if question is None:
             return refusal(_NO_QUESTION)
         rule = self._rule_for(question, request.query_params.get("also_untrusted") == "true")
-        return json_answer({"rule": rule.text, "also": also_let_go(rule, question, self._views.questions())})
+        also = also_let_go(rule, question, self._views.questions())
+        passed_over = [described(one) for one in rule.passed_over(self._operator.policy().rules)]
+        # Which question it is: the name of the path may be an earlier one of it.
+        shown = {"rule": rule.text, "also": also, "passed_over": passed_over, "approval_id": question.approval_id}
+        return json_answer(shown)
 
     async def allow(self, request: Request) -> Response:
         """``POST /v1/approvals/{id}/rule``: the same, written; what was shown has to be said. The call may go on."""
         body = await _read(request, messages.RuleBody)
-        question = self._views.question(request.path_params["approval_id"])
+        approval_id: str = request.path_params["approval_id"]
+        question = self._views.question(approval_id)
         if question is None:
             return refusal(_NO_QUESTION)
         rule = self._rule_for(question, body.also_untrusted)
@@ -337,9 +343,8 @@ class Api:
         except NoStandingRule as none:
             return refusal(fault("state.conflict", clip(str(none)), details={"rule": none.rule}))
         # First the answer to this question, which is this person's; the others are let go by the rules.
-        reply = await self._answered(
-            principal_of(request), question.approval_id, approved=True, reason=body.reason or ""
-        )
+        # By the name that he has seen: what was asked under it may have been another reason (decision 129).
+        reply = await self._answered(principal_of(request), approval_id, approved=True, reason=body.reason or "")
         if reply.fault is not None:
             return refusal(reply.fault)
         try:
@@ -349,6 +354,8 @@ class Api:
         except ConfigError as error:
             return refusal(fault("config.invalid", clip(f"{_NO_RULE}: {error}")))
         shape = {"approval_id": question.approval_id, "call_id": question.call_id, "rule": rule.text, "also": also}
+        if question.approval_id != approval_id:
+            shape["earlier_id"] = approval_id
         return json_answer(shape)
 
     def _rule_for(self, question: Question, also_untrusted: bool) -> StandingRule:
@@ -446,7 +453,7 @@ class Api:
 
     async def policy(self, _: Request) -> Response:
         """``GET /v1/policy``: the rules in force, in the order in which they are tried."""
-        return json_answer(self._operator.policy())
+        return json_answer({**_plain(self._operator.policy()), "warnings": self._operator.rule_warnings()})
 
     async def check(self, request: Request) -> Response:
         """``POST /v1/policy/check``: what would happen, by which rule. Nothing is recorded."""

@@ -79,6 +79,7 @@ def call(view: CallView) -> CallShape:
         status=view.status.value,
         output=_shown(view),
         output_bytes=view.output_bytes,
+        failed_with=view.failed_with,
         error=error_shape(view.error),
         started_at=view.started_at,
         finished_at=view.finished_at,

@@ -42,6 +42,7 @@ from trunkline.model import (
     Verdict,
     fault,
 )
+from trunkline.trajectory.commands import commands_of, failed_with
 
 RULE: Final = "jobs"
 DEFECT: Final = "a defect of the exchange ended this; the operator's record says where"
@@ -136,6 +137,9 @@ class JobsAgent(Resident):
 
     def _finish(self, call: Deliver, status: Status, problem: Fault | None = None, **terms: Raw) -> None:
         key = {Status.SUCCEEDED: "succeeded", Status.CANCELED: "canceled"}.get(status, "failed")
+        if failed_with(call.tool_id, terms.get("output"), terms.get("metrics")):
+            # The call did what it was to do; the job's own word is that it failed.
+            key = "failed"
         self.counts[key] += 1
         if self.number:
             self.finish(call.call_id, status, problem, **terms)
@@ -155,12 +159,14 @@ class JobsAgent(Resident):
             self._finish(call, status, fault("tool.failed", error.message))
         else:
             # For the record: what a result of this job would have to say of itself.
-            made = {
+            made: dict[str, Any] = {
                 "model": models.model_of(self._settings, job.schema_id, inputs),
                 "token_counts": token_counts or {"input": count_tokens(inputs)},
                 "job_hash": sealed.job_hash,
                 "output_hash": sealed.output_hash,
             }
+            if job.schema_id == SANDBOX:
+                made["exit_codes"] = commands_of(call.tool_id, call.input, sealed.outputs)[1]
             self._finish(call, Status.SUCCEEDED, output=sealed.outputs, metrics=Raw(msgspec.json.encode(made)))
 
     def _inputs(self, job: JobType, body: Raw) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from trunkline.canonical import canonical
+from trunkline.canonical import exact
 from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.mcp.translate import EDGE
 from trunkline.edges.waiting import ask
@@ -114,4 +114,4 @@ class Awaiting:
 
 
 def _known_by(caller: str, tool_id: str, body: Raw) -> Awaited:
-    return Awaited(caller, tool_id, hashlib.sha256(canonical(body)).hexdigest())
+    return Awaited(caller, tool_id, hashlib.sha256(exact(body)).hexdigest())

@@ -76,6 +76,7 @@ class Discovered(Struct, frozen=True, rename="camel"):
 
     supported_versions: list[str]
     capabilities: dict[str, Any] = {}
+    meta: Any = msgspec.field(name="_meta", default=None)
 
 
 class Initialized(Struct, frozen=True, rename="camel"):
@@ -83,6 +84,7 @@ class Initialized(Struct, frozen=True, rename="camel"):
 
     protocol_version: str
     capabilities: dict[str, Any] = {}
+    server_info: Any = None
 
 
 class Progress(Struct, frozen=True, rename="camel"):

@@ -279,7 +279,7 @@ class Mount(BaseSink):
                 ref="arrive",
                 edge=AGENT_EDGE,
                 agent_id=self.agent_id,
-                version=self._given.version,
+                version=self.session.server_version,
                 token_sha256=launch.token_sha256,
                 peer=Peer(f"process:{launch.process.pid}", launch.process, launch.run_id),
                 max_inflight=MAX_INFLIGHT,

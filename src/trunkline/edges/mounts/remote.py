@@ -125,7 +125,8 @@ class RemoteServer:
             try:
                 await self._look_up()
             except SecretMissing as missing:
-                self._state, self._note = "crashed", f"a secret is missing: {missing}; `trunkline restart` tries again"
+                again = f"`trunkline restart {self._mount.agent_id}` tries again"
+                self._state, self._note = "crashed", f"a secret is missing: {missing}; {again}"
                 log.warning("%s stays off: %s", self._mount.agent_id, self._note)
                 self._keeping = None
                 return

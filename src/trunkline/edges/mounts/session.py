@@ -118,6 +118,8 @@ class Session:
         self._output: list[Outgoing] = []
         # The protocol's version that was agreed on; empty before.
         self.version = ""
+        # The server's own, as it says; empty if it does not.
+        self.server_version = ""
         self._meta = b""
         self._capabilities: dict[str, Any] = {}
         self._is_ready = False
@@ -317,6 +319,7 @@ class Session:
             return []
         self.version = mcp_words.MODERN_VERSION
         self._meta = encode(self._stateless_meta())[1:-1]
+        self._introduced(found.meta.get(mcp_words.SERVER_INFO_KEY) if isinstance(found.meta, dict) else None)
         self._agreed(found.capabilities)
         return self._list_first()
 
@@ -329,9 +332,15 @@ class Session:
         if found.protocol_version not in mcp_words.HANDSHAKE_VERSIONS:
             return [self._break(f"it speaks {found.protocol_version[:MAX_SHOWN_CHARS]}, which we do not")]
         self.version = found.protocol_version
+        self._introduced(found.server_info)
         self._agreed(found.capabilities)
         self._say(json_rpc.notification(messages.INITIALIZED), messages.INITIALIZED)
         return self._list_first()
+
+    def _introduced(self, info: object) -> None:
+        version = info.get("version") if isinstance(info, dict) else None
+        if isinstance(version, str) and version.isprintable():
+            self.server_version = version[:MAX_SHOWN_CHARS]
 
     def _agreed(self, capabilities: dict[str, Any]) -> None:
         self._capabilities = capabilities

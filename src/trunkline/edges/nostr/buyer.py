@@ -320,9 +320,9 @@ class Buyer:
             self._advance(order, now)
             return
         paying.state = "over"
-        why = answer.status.value if answer.fault is None else f"{answer.status.value}: {answer.fault.message}"
+        paying.why = order_calls.why_not_paid(answer)
         if request.is_open:
-            self._over(order, request, "failed", f"it was not paid ({why})"[: orders.MAX_REASON_CHARS], now)
+            self._over(order, request, "failed", f"it was not paid ({paying.why})"[: orders.MAX_REASON_CHARS], now)
         else:
             self._advance(order, now)
 

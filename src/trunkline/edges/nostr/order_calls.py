@@ -19,8 +19,9 @@ from trunkline.config import NostrWallet
 from trunkline.edges.nostr.events import Event
 from trunkline.edges.nostr.keys import npub_of
 from trunkline.edges.nostr.messages import JobFeedback
-from trunkline.edges.nostr.orders import Order, Paying, Request
+from trunkline.edges.nostr.orders import MAX_REASON_CHARS, Order, Paying, Request
 from trunkline.edges.nostr.results import Received
+from trunkline.effects import Answer
 from trunkline.events import CallRequested, CancelRequested
 from trunkline.model import Behalf, Circumstance, Principal
 from trunkline.money import demands
@@ -160,6 +161,11 @@ def _call(
         on_behalf_of=Behalf(call.chain, len(call.chain), (Circumstance.UNTRUSTED,)),
         sensitive=sensitive,
     )
+
+
+def why_not_paid(answer: Answer) -> str:
+    """Why a payment was not made, in the wallet's words, or those of whoever was asked."""
+    return (answer.status.value if answer.fault is None else answer.fault.message)[:MAX_REASON_CHARS]
 
 
 def preimage_of(output: Raw | None) -> str:

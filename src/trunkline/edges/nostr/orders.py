@@ -47,6 +47,8 @@ TOO_LARGE: Final = f"the job is larger than relays carry, {MAX_SENT_BYTES} bytes
 MAX_ASKED: Final = 12
 # How much of a provider's own words about a failure is kept.
 MAX_REASON_CHARS: Final = 200
+# Payments that were not made, told of in one fault.
+MAX_NOT_PAID: Final = 3
 # The setting that lets an exchange be its own provider.
 FROM_OURSELVES: Final = "from_ourselves = true in [nostr.buyer]"
 FAILED: Final = "it says that it failed"
@@ -104,6 +106,13 @@ class Paying(Struct, eq=False):
     mint: str = ""
     # The most that this mint takes for it.
     fee_msats: int = 0
+    # Why it was not paid.
+    why: str = ""
+
+    def not_paid(self) -> str:
+        """What is told of a payment that was not made: how much it was over, why, and the call that has the rest."""
+        where = f" (call {self.call_id})" if self.call_id else ""
+        return f"{self.msats} msats asked for it were not paid: {self.why}{where}"
 
 
 class EndPayments(Struct, frozen=True):
@@ -433,9 +442,11 @@ def nobody_left(order: Order, verdict: JobVerdict | None, can_be_asked: int, *, 
         return no_agreement(order, verdict)
     name = order.job.schema_id
     if order.requests:
-        text = f"{len(order.requests)} providers were asked for {name}, and none gave a result that counts"
-        if any(one.paying is not None and one.paying.state == "over" for one in order.requests.values()):
-            text += "; what was asked for it was not paid (denied, or beyond the budget)"
+        count = len(order.requests)
+        asked = "1 provider was" if count == 1 else f"{count} providers were"
+        text = f"{asked} asked for {name}, and none gave a result that counts"
+        refused = [one.paying for one in order.requests.values() if one.paying and one.paying.state == "over"]
+        text = "; ".join((text, *(paying.not_paid() for paying in refused[:MAX_NOT_PAID])))
         return fault("tool.failed", text, retryable=True)
     if can_be_asked:
         text = f"{order.quorum} providers of {name} have to agree, and {can_be_asked} can be asked"

@@ -240,7 +240,10 @@ class WalletAgent(Resident):
         except msgspec.DecodeError:
             return _denied("input", fault("tool.invalid_input"))
         problem = self._beyond_budget(payment, self._feed.now())
-        return self._misfit(payment) if problem is None else _denied(BUDGET_RULE, problem)
+        if problem is None:
+            return self._misfit(payment)
+        too_much = self._too_much(payment, self._feed.now())
+        return msgspec.structs.replace(_denied(BUDGET_RULE, problem), for_record=too_much)
 
     def _misfit(self, payment: Payment) -> Verdict | None:
         """What a person would be shown wrongly is denied, and what does not name its job is always asked about."""
@@ -248,11 +251,16 @@ class WalletAgent(Resident):
             return _denied("input", fault("tool.invalid_input", "mint: is not listed in [nostr.wallet] mints"))
         return _untied(payment)
 
-    def _beyond_budget(self, payment: Payment, now: Now) -> Fault | None:
+    def _too_much(self, payment: Payment, now: Now) -> str:
+        """The amount, the limit and the setting; empty if so much may be paid."""
         own = self._payments.wallet
-        problem = budget.problem(
-            self._budget, own, payment.amount_msats + payment.fee_msats, payment.job.order, now.ms
-        ) or budget.claim_problem(own, payment.payee, payment.paid_before)
+        msats = payment.amount_msats + payment.fee_msats
+        problem = budget.problem(self._budget, own, msats, payment.job.order, now.ms)
+        return f"{problem} in [nostr.wallet]" if problem else ""
+
+    def _beyond_budget(self, payment: Payment, now: Now) -> Fault | None:
+        claimed = budget.claim_problem(self._payments.wallet, payment.payee, payment.paid_before)
+        problem = self._too_much(payment, now) or claimed
         return fault("policy.denied", problem, details={"policy": BUDGET_RULE}) if problem else None
 
     # -- calls ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from trunkline import strictjson
-from trunkline.canonical import canonical
+from trunkline.canonical import exact
 from trunkline.edges.ossa import messages, translate
 from trunkline.edges.ossa.messages import BAD_REQUEST, Identity, Message, Refused
 from trunkline.model import EMPTY_OBJECT, ToolDefinition
@@ -46,7 +46,7 @@ class OssaAsking(Struct, eq=False):
     def digest(self) -> bytes:
         """Equal for messages that ask for the same, however they are spelled."""
         names = (self.message.type, self.tool_id, str(self.message.topic))
-        return hashlib.sha256("\n".join(names).encode() + canonical(self.message.payload)).digest()
+        return hashlib.sha256("\n".join(names).encode() + exact(self.message.payload)).digest()
 
     def is_same(self, other: OssaAsking) -> bool:
         """Whether the other one is a repeat of this one, as one with the same id has to be."""
@@ -54,7 +54,7 @@ class OssaAsking(Struct, eq=False):
         if (ours.type, self.tool_id, ours.topic) != (theirs.type, other.tool_id, theirs.topic):
             return False
         # To spell a megabyte of numbers anew takes a tenth of a second, and a repeat has mostly the same bytes.
-        return bytes(ours.payload) == bytes(theirs.payload) or canonical(ours.payload) == canonical(theirs.payload)
+        return bytes(ours.payload) == bytes(theirs.payload) or exact(ours.payload) == exact(theirs.payload)
 
 
 class Command(Struct, frozen=True):

@@ -319,7 +319,12 @@ class SpaceAgent(Resident):
                 told[f"{name}Truncated"] = True
         if asked > longest:
             told["timeoutCappedTo"] = longest
-        return told, {"stdout": _on_record(ran.stdout), "stderr": _on_record(ran.stderr)}
+        return told, {
+            "stdout": _on_record(ran.stdout),
+            "stderr": _on_record(ran.stderr),
+            # Beside the output, which lists of calls do not fetch.
+            "exit_codes": [ran.exit_code],
+        }
 
 
 def _content(given: dict[str, Any]) -> bytes:

@@ -463,9 +463,12 @@ class NewSpace(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Undo(Struct, frozen=True, forbid_unknown_fields=True):
-    """``POST /v1/spaces/{space}/undo``. Without a run: back to before the last one. ``dry_run``: only tell."""
+    """``POST /v1/spaces/{space}/undo``. ``run`` is a run, an undo or the number of a snapshot; without one it is the
+    last run that is still in the files. ``redo``: to before the last undo. ``dry_run``: only tell.
+    """
 
     run: str = ""
+    redo: bool = False
     dry_run: bool = False
 
 

@@ -126,7 +126,7 @@ class SpacesApi:
         by = _operator(request)
         name = self._agent(request).space.name
         body = decode(Undo, await _body(request))
-        return json_answer(await self._spaces.undo(name, by.identity, body.run, dry_run=body.dry_run))
+        return json_answer(await self._spaces.undo(name, by.identity, body))
 
     def _shape(self, agent: SpaceAgent, by: Principal) -> dict[str, Any]:
         space, has_shell = agent.space, agent.sandbox is not None

@@ -21,7 +21,7 @@ from trunkline.edges.answers import Refused
 from trunkline.edges.exchange import BaseSink, Feed, Views
 from trunkline.edges.spaces import translate, undo
 from trunkline.edges.spaces.agent import SpaceAgent
-from trunkline.edges.spaces.messages import read_operations_message
+from trunkline.edges.spaces.messages import Undo, read_operations_message
 from trunkline.edges.spaces.process import (
     PROCESS,
     Changed,
@@ -187,7 +187,7 @@ class Spaces:
             self._feed.guard(agent.agent_id, None)
             await asyncio.to_thread(self._store.remove, agent.space)
 
-    async def undo(self, name: str, by: str, run: str, *, dry_run: bool) -> dict[str, Any]:
+    async def undo(self, name: str, by: str, asked: Undo) -> dict[str, Any]:
         """Bring a space back to where it was before a run, or tell what that would do."""
         async with self._changing:
             agent = self.agent(name)
@@ -195,9 +195,9 @@ class Spaces:
             if active:
                 text = f"the run {active[0]} is not done: wait for its end (`trunkline space show {active[0]} --wait`)"
                 raise Refused(fault("state.conflict", text))
-            if dry_run:
-                return await undo.preview(agent, run)
-            return await undo.undo(self._feed, agent, by, run, f"undo_{self._entropy(8).hex()}")
+            if asked.dry_run:
+                return await undo.preview(agent, asked)
+            return await undo.undo(self._feed, agent, by, asked, f"undo_{self._entropy(8).hex()}")
 
     def _run_of(self, delivery: Deliver) -> str:
         """The run that a delivery is of; of a call that is of none, the call."""

@@ -19,6 +19,7 @@ from trunkline.edges.answers import Refused
 from trunkline.edges.exchange import Feed
 from trunkline.edges.spaces import translate
 from trunkline.edges.spaces.agent import SpaceAgent
+from trunkline.edges.spaces.messages import Undo
 from trunkline.edges.waiting import ask
 from trunkline.entries import ProcessStep
 from trunkline.errors import WorkspaceError
@@ -53,20 +54,22 @@ async def snapshots(agent: SpaceAgent) -> dict[str, Any]:
     return {**told, "skipped": kept.skipped} if kept.skipped else told
 
 
-async def preview(agent: SpaceAgent, run: str) -> dict[str, Any]:
+async def preview(agent: SpaceAgent, asked: Undo) -> dict[str, Any]:
     """What an undo would do now."""
     async with agent.standing_still():
-        number = await asyncio.to_thread(_found, agent, run)
+        number = await asyncio.to_thread(_found, agent, asked)
         change = await _told(agent.snapshots.compare, number)
         return await _shape(agent, number, change, done=False)
 
 
-async def undo(feed: Feed, agent: SpaceAgent, by: str, run: str, undo_id: str) -> dict[str, Any]:
-    """Bring a space back to where it was before a run, or before the last one that changed something."""
+async def undo(feed: Feed, agent: SpaceAgent, by: str, asked: Undo, undo_id: str) -> dict[str, Any]:
+    """Bring a space back to where it was before a run or an undo; if none is named, before the last run that is still
+    in its files.
+    """
     async with agent.standing_still():
         kept = agent.snapshots
-        number = await asyncio.to_thread(_found, agent, run)
-        subject: dict[str, Any] = {"space": agent.space.name, "by": by, "snapshot": number, "run": run}
+        number = await asyncio.to_thread(_found, agent, asked)
+        subject: dict[str, Any] = {"space": agent.space.name, "by": by, "snapshot": number, "run": asked.run}
         await _record(feed, undo_id, "started", subject)
         try:
             before = await asyncio.to_thread(kept.take, undo_id, feed.now().ms, number)
@@ -90,9 +93,14 @@ async def close(feed: Feed, steps: Mapping[str, list[ProcessStep]]) -> None:
         await _record(feed, undo_id, "ended", {**subject, "finished": "at the next start"})
 
 
-def _found(agent: SpaceAgent, run: str) -> int:
+def _found(agent: SpaceAgent, asked: Undo) -> int:
+    kept = agent.snapshots
+    if asked.run and asked.redo:
+        raise Refused(fault("message.malformed", "a run and `redo` are two ways to say where to go: give one"))
     try:
-        return agent.snapshots.find(run) if run else agent.snapshots.find_changed()
+        if asked.run:
+            return kept.find(asked.run)
+        return kept.find_undone() if asked.redo else kept.find_changed()
     except WorkspaceError as error:
         raise Refused(fault("not_found", error.message)) from None
 

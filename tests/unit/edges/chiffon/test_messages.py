@@ -14,8 +14,8 @@ TASK = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d"
 @pytest.mark.parametrize(
     ("status", "says"),
     [
-        ("missing", "no token was given; `trunkline token new chiffon` makes one"),
-        ("invalid", "the token is not valid, or was revoked; `trunkline token new chiffon` makes another"),
+        ("missing", "no token was given; `trunkline token new chiffon --agent ID` makes one"),
+        ("invalid", "the token is not valid, or was revoked; `trunkline token new chiffon --agent ID` makes another"),
         ("mismatch", "the token is valid, but for another agent_id, agent type or message type"),
     ],
 )

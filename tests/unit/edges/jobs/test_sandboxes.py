@@ -147,6 +147,7 @@ async def test_a_command_that_fails_ends_the_list_unless_it_says_that_it_may(wor
     going_on = await world.run({"cmd": "exit 3", "continue_on_fail": True}, "echo after")
     assert [one["exit_code"] for one in going_on["runs"]] == [3, 0]
     assert going_on["status"] == "failed"
+    assert world.edge.agent.counts == {"succeeded": 0, "failed": 2, "canceled": 0}
 
 
 async def test_time_is_for_all_commands_together(world: JobsWorld) -> None:

@@ -27,6 +27,7 @@ def test_a_server_that_knows_the_era_without_a_handshake_is_asked_for_its_tools_
     [said] = talk.answers(listing, {"tools": [ECHO]})
     assert said == Ready((Raw(line(ECHO)),), has_resources=False, has_prompts=True)
     assert talk.session.is_stateless
+    assert talk.session.server_version == "1"
 
 
 @pytest.mark.parametrize("code", [-32601, -32602, -32600, 0, -32000])
@@ -35,11 +36,22 @@ def test_any_other_server_is_asked_to_shake_hands(code: int) -> None:
     talk.refuses(talk.one(), code)
     hello = talk.one()
     assert (hello["method"], hello["params"]["protocolVersion"]) == ("initialize", "2025-11-25")
-    talk.answers(hello, {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {}})
+    talk.answers(
+        hello, {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"version": "2.1"}}
+    )
+    assert talk.session.server_version == "2.1"
     greeting, listing = talk.sent()
     assert greeting == {"jsonrpc": "2.0", "method": "notifications/initialized"}
     assert (listing["method"], listing["params"]) == ("tools/list", {})
     assert talk.session.version == "2025-06-18"
+
+
+@pytest.mark.parametrize("info", [None, 7, {}, {"version": 3}, {"version": "a\n"}])
+def test_a_server_that_says_nothing_of_its_version_has_none(info: object) -> None:
+    talk = Talk()
+    talk.refuses(talk.one(), -32601)
+    talk.answers(talk.one(), {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info})
+    assert (talk.session.version, talk.session.server_version) == ("2025-06-18", "")
 
 
 def test_a_server_that_discovers_only_older_versions_is_asked_to_shake_hands() -> None:

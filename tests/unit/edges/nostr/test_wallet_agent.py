@@ -22,6 +22,7 @@ from trunkline.edges.nostr.receipting import Receipting
 from trunkline.edges.nostr.settling import is_open
 from trunkline.edges.nostr.till import Till
 from trunkline.edges.nostr.wallet_agent import AGENT, PAY, WalletAgent
+from trunkline.entries import CallRefused
 from trunkline.events import CancelRequested
 from trunkline.jobs import embedding
 from trunkline.jobs.schemas import job_types
@@ -155,7 +156,24 @@ def test_money_comes_back_from_whoever_did_not_do_it(end: str) -> None:
     assert shop.balances() == (FUNDED, 0)
     assert shop.receipts() == []
     why = call.outcome.fault
-    assert (why is not None and "was not paid (denied" in why.message) is (end == "denied")
+    assert (why is not None and "500 msats asked for it were not paid: " in why.message) is (end == "denied")
+
+
+def test_a_payment_beyond_the_budget_names_amount_limit_setting_and_call_and_so_does_the_record() -> None:
+    shop = Shop(max_msats_per_job=499)
+    call = shop.market.call(EMBEDDING)
+    shop.asked_to_pay()
+    shop.market.exchange.advance(6)
+    problem = "this job would cost 500 msats, and max_msats_per_job is 499 in [nostr.wallet]"
+    assert call.outcome.fault is not None
+    told = call.outcome.fault.message
+    assert told.startswith("1 provider was asked for oa.embedding.v1, and none gave a result that counts; ")
+    exchange = shop.market.exchange
+    exchange.store()
+    reader = exchange.ledger.reader
+    [refused] = [one for one in reader.entries(1, reader.head()[0]) if isinstance(one, CallRefused)]
+    assert told.endswith(f"500 msats asked for it were not paid: {problem} (call {refused.call_id})")
+    assert (refused.rule, refused.why) == ("wallet-budget", problem)
 
 
 def _cancel(call: MadeCall) -> CancelRequested:

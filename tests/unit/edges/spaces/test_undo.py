@@ -15,6 +15,7 @@ from tests.unit.edges.spaces.conftest import Case, Commands
 from tests.unit.edges.spaces.test_routes import LONG, MESSAGE, Served, served
 from trunkline.edges.answers import Refused
 from trunkline.edges.spaces import undo
+from trunkline.edges.spaces.messages import Undo
 from trunkline.edges.spaces.process import Run
 from trunkline.entries import ProcessStep
 
@@ -102,6 +103,69 @@ async def test_without_a_run_the_last_one_that_changed_something_is_undone_as_a_
     assert seen["snapshot"]["run"] == done["snapshot"]["run"] == asked.run_id
     assert seen["undone"] == done["undone"] == [looking.run_id, asked.run_id]
     assert sorted(one.name for one in root.iterdir()) == ["a"]
+
+
+async def made_and_removed(served: Served) -> Run:
+    """A run that makes a file and, after a person said yes, removes it again."""
+    root = served.spaces.agents["demo"].space.workspace.root
+    run = served.submit(create("data"), {"type": "shell", "id": "rm", "command": "rm -r data"})
+    await served.until(run, lambda: run.state == "paused")
+    body = {"approval": {"operationId": "rm", "decision": "approved"}}
+    answering = asyncio.ensure_future(served.post(f"/v1/runs/{run.run_id}/resume", body))
+    await served.commands.wait_begun("rm -r data")
+    (root / "data").unlink()
+    served.commands.end("rm -r data")
+    await answering
+    await served.end_of(run)
+    return run
+
+
+async def test_of_a_run_that_made_what_it_removed_the_command_that_was_asked_about_is_undone(served: Served) -> None:
+    root = served.spaces.agents["demo"].space.workspace.root
+    run = await made_and_removed(served)
+    done = (await served.post(UNDO, {})).json()
+    assert (done["snapshot"]["run"], done["snapshot"]["number"]) == (run.run_id, 2)
+    assert (root / "data").exists()
+    assert (await served.post(UNDO, {})).json()["snapshot"]["number"] == 1
+    assert not (root / "data").exists()
+
+
+async def test_each_snapshot_that_is_listed_is_reached_by_its_number(served: Served) -> None:
+    root = served.spaces.agents["demo"].space.workspace.root
+    await made_and_removed(served)
+    for number, is_there in ((2, True), (1, False)):
+        done = (await served.post(UNDO, {"run": str(number)})).json()
+        assert done["snapshot"]["number"] == number
+        assert (root / "data").exists() is is_there
+    assert "There is no snapshot 99" in (await served.post(UNDO, {"run": "99"})).text
+
+
+async def test_each_undo_goes_back_one_run_more_and_each_redo_one_undo(served: Served) -> None:
+    root = served.spaces.agents["demo"].space.workspace.root
+
+    async def names_after(**body: Any) -> list[str]:
+        assert (await served.post(UNDO, body)).status_code == 200
+        return sorted(one.name for one in root.iterdir())
+
+    runs = [await served.run(create(name)) for name in "abc"]
+    assert await names_after() == ["a", "b"]
+    assert await names_after() == ["a"]
+    assert await names_after(redo=True) == ["a", "b"]
+    assert await names_after() == ["a"]
+    assert await names_after(redo=True) == ["a", "b"]
+    assert await names_after(redo=True) == ["a", "b", "c"]
+    refused = await served.post(UNDO, {"redo": True})
+    assert (refused.status_code, "nothing to bring back" in refused.text) == (404, True)
+    assert await names_after(run=runs[0].run_id) == []
+    assert (await served.post(UNDO, {})).status_code == 404
+    await served.run(create("d"))
+    assert (await served.post(UNDO, {"redo": True})).status_code == 404, "it would remove what was made since"
+    assert await names_after() == []
+
+
+async def test_a_run_and_a_redo_are_not_both_taken(served: Served) -> None:
+    await served.run(create("a"))
+    assert (await served.post(UNDO, {"run": "1", "redo": True})).status_code == 400
 
 
 async def test_an_undo_is_refused_while_a_run_is_active(served: Served) -> None:
@@ -237,7 +301,7 @@ async def test_an_undo_that_was_interrupted_is_finished_at_the_next_start(
 
     monkeypatch.setattr(agent.snapshots._restoring, "_step", kill)
     with pytest.raises(Killed):
-        await case.spaces.undo("demo", "operator", "", dry_run=False)
+        await case.spaces.undo("demo", "operator", Undo())
     assert [step for step, _ in steps_of(case)] == ["started"]
     await case.restart()
     await case.start()
@@ -245,4 +309,4 @@ async def test_an_undo_that_was_interrupted_is_finished_at_the_next_start(
     assert (root / "a").read_text() == "precious"
     assert [step for step, _ in steps_of(case)] == ["started", "ended"]
     with pytest.raises(Refused):
-        await case.spaces.undo("nowhere", "operator", "", dry_run=False)
+        await case.spaces.undo("nowhere", "operator", Undo())

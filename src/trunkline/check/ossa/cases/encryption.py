@@ -26,7 +26,9 @@ def _key(bench: OssaBench) -> OKPKey:
 
 def _own_key(actor: Actor) -> OKPKey:
     if actor.identity.sealing is None:
-        raise Skipped('the identities have no "enc_jwk": make new ones with `trunkline token new ossa --json`')
+        raise Skipped(
+            'the identities have no "enc_jwk": make new ones with `trunkline token new ossa --agent ID --json`'
+        )
     return actor.identity.sealing
 
 

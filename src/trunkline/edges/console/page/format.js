@@ -91,6 +91,12 @@ export function entryOf(id) {
   return entry ? parseInt(entry[1], 16) : null;
 }
 
+/** Of calls with the newest first, the last one before this call that was carried out: one that waits or was denied was not. */
+export function lastCarriedOut(calls, call_id) {
+  const own = entryOf(call_id);
+  return calls.find((call) => call.started_at && (own === null ? call.call_id !== call_id : entryOf(call.call_id) < own)) ?? null;
+}
+
 /** JSON over several lines; a text that is no JSON stays as it is. */
 export function pretty(value) {
   if (value === undefined) return "";
@@ -143,6 +149,29 @@ export function tone(state) {
 export function words(state) {
   if (state === "waiting_approval" || state === "awaiting_approval") return "waiting for a person";
   return String(state ?? "").replaceAll("_", " ");
+}
+
+/**
+ * The first exit code other than 0 of the commands that a call ran, which itself succeeded; null if there is none. `ended`
+ * is a call as it is listed, or the entry of its end; what is read of that is what trajectories read (trajectory/commands).
+ */
+export function failedWith(tool_id, ended) {
+  if (ended?.status !== "succeeded") return null;
+  if (ended.failed_with !== undefined) return ended.failed_with;
+  const codes = ended.metrics?.exit_codes ?? codesOf(String(tool_id ?? ""), ended.output);
+  return (Array.isArray(codes) ? codes : []).find((code) => Number.isInteger(code) && code !== 0) ?? null;
+}
+
+function codesOf(tool_id, output) {
+  if (/^space\..*\/shell$/.test(tool_id)) return [output?.exitCode];
+  if (!tool_id.endsWith("/oa.sandbox_run.v1")) return [];
+  return (output?.runs ?? output?.outputs?.runs ?? []).map((run) => run?.exit_code);
+}
+
+/** A condition on a call's input as the command line writes it: `/qty > 3`. */
+export function conditionText({ path, compare, value }) {
+  const pointer = path.map((one) => one.replaceAll("~", "~0").replaceAll("/", "~1")).join("/");
+  return `/${pointer} ${compare} ${typeof value === "string" ? `'${value}'` : value}`;
 }
 
 /** Whether a call with this status has its outcome. */

@@ -4,11 +4,18 @@
 import { signs, visible } from "./danger.js";
 import { hunks, lines } from "./diff.js";
 import { add, fill, h } from "./dom.js";
-import { pretty, tone, toolParts, words } from "./format.js";
+import { failedWith, pretty, tone, toolParts, words } from "./format.js";
 
 /** A state as colour and word. */
 export function stateTag(state) {
   return h("span", { class: `state ${tone(state)}` }, words(state));
+}
+
+/** How a call stands. One that succeeded and ran a command that did not is no success to who looks at it. */
+export function callTag(call, tool_id = call.tool_id) {
+  const code = failedWith(tool_id, call);
+  if (code === null) return stateTag(call.status);
+  return h("span", { class: "state bad", title: "The call was carried out; a command that it ran did not succeed." }, `ended with ${code}`);
 }
 
 /** A tool's id with its agent's part dimmed; a link if it leads somewhere. */
@@ -25,11 +32,11 @@ export function chainOf(callers, tool_id) {
   return h("p", { class: "chain" }, shown);
 }
 
-/** A text with what is dangerous in it marked. */
-export function marked(text) {
+/** A text with what is dangerous in it marked, by what kind of text it is (`danger.kindOf`). */
+export function marked(text, kind) {
   const found = [];
   let at = 0;
-  for (const { start, end, why } of signs(text)) {
+  for (const { start, end, why } of signs(text, kind)) {
     found.push(visible(text.slice(at, start)), h("mark", { title: why }, visible(text.slice(start, end))));
     at = end;
   }

@@ -1,6 +1,6 @@
 // The entries of one call as a story: for each one its words, its tone and what stands below it. Pure; tested with Node.
 
-import { brief, duration } from "./format.js";
+import { brief, duration, failedWith } from "./format.js";
 
 const TELLS = {
   "call.accepted": (entry) => {
@@ -19,9 +19,9 @@ const TELLS = {
   },
   "call.sent": (entry) => ({ text: entry.attempt > 1 ? `Sent again (attempt ${entry.attempt})` : "Sent to its agent", tone: "busy", detail: [entry.provider ? `served by ${entry.provider}` : ""] }),
   "call.returned": (entry) => ({ text: `${entry.provider} did not take it on`, tone: "wait", detail: [entry.code] }),
-  "call.settled": (entry) => ({
-    text: { succeeded: "Succeeded", failed: "Failed", canceled: "Canceled", unknown: "Outcome not known" }[entry.status] ?? entry.status,
-    tone: { succeeded: "good", failed: "bad", canceled: "idle", unknown: "bad" }[entry.status] ?? "idle",
+  "call.settled": (entry, tool_id) => ({
+    text: failedWith(tool_id, entry) !== null ? `The call succeeded; its command ended with ${failedWith(tool_id, entry)}` : { succeeded: "Succeeded", failed: "Failed", canceled: "Canceled", unknown: "Outcome not known" }[entry.status] ?? entry.status,
+    tone: failedWith(tool_id, entry) !== null ? "bad" : { succeeded: "good", failed: "bad", canceled: "idle", unknown: "bad" }[entry.status] ?? "idle",
     detail: [
       entry.fault ? `${entry.fault.code}: ${entry.fault.message}` : "",
       entry.started_ms && entry.finished_ms ? `ran ${duration(entry.finished_ms - entry.started_ms)}` : "",
@@ -30,7 +30,7 @@ const TELLS = {
       entry.provider ? `served by ${entry.provider}` : "",
     ],
   }),
-  "call.refused": (entry) => ({ text: `Refused: ${entry.code}`, tone: "bad", detail: [entry.rule ? `rule ${entry.rule}` : ""] }),
+  "call.refused": (entry) => ({ text: `Refused: ${entry.code}`, tone: "bad", detail: [entry.why || "", entry.rule ? `rule ${entry.rule}` : ""] }),
   "call.noted": (entry) => ({ text: entry.note.replaceAll("_", " "), tone: "idle", detail: [entry.by ? `by ${entry.by}` : "", entry.detail] }),
   "question.opened": (entry) => ({ text: `A person is asked (${entry.approval_id})`, tone: "wait", detail: [entry.reason] }),
   "question.joined": (entry) => ({ text: `Waits behind ${entry.approval_id}`, tone: "wait", detail: [] }),
@@ -70,38 +70,53 @@ const OTHERS = {
   "ledger.part_closed": (entry) => ({ text: `Entries ${entry.first} to ${entry.last} were removed; their hash stays` }),
 };
 
-/** One entry in words: `{n, at, text, tone, detail, kind}`. */
-export function told(entry) {
+/** One entry in words: `{n, at, text, tone, detail, kind}`; of a call's entries, `tool_id` is its tool. */
+export function told(entry, tool_id) {
   const tell = TELLS[entry.kind] ?? OTHERS[entry.kind];
   const { n, at, kind } = entry;
   if (!tell) {
     const { kind: _kind, n: _n, at: _at, ...rest } = entry;
     return { n, at, kind, text: kind, tone: "idle", detail: Object.keys(rest).length ? [brief(rest, 200)] : [] };
   }
-  const { text, tone = "idle", detail = [] } = tell(entry);
+  const { text, tone = "idle", detail = [] } = tell(entry, tool_id);
   return { n, at, kind, text, tone, detail: detail.filter(Boolean) };
 }
 
+/** A person was asked about a call until `at`: whoever called it waited meanwhile, and did not work. */
+function waited(byNumber, question, at) {
+  let above = question && byNumber.get(byNumber.get(question.call)?.cause);
+  for (let most = 32; above && most > 0; most -= 1) {
+    above.asked_ms += at - question.at;
+    above = byNumber.get(above.cause);
+  }
+}
+
 /**
- * Calls of a correlation as rows of a waterfall: `{call, depth, start, end}`, causes before what they caused. `entries`
- * say who caused whom; times are shares of the whole, between 0 and 1.
+ * Calls of a correlation as rows of a waterfall: `{call, depth, start, end, took_ms}`, causes before what they caused.
+ * `entries` say who caused whom; times are shares of the whole, between 0 and 1. `took_ms` is how long it ran, without the
+ * time in which a person was asked about what it called; null of a call that never ran.
  */
 export function waterfall(entries, now_ms) {
   const calls = new Map();
   const byNumber = new Map();
+  const questions = new Map();
   for (const entry of entries) {
     if (entry.kind === "call.accepted") {
-      const call = { call_id: entry.call_id, tool_id: entry.tool_id, caller: entry.caller, status: entry.decision === "ask" ? "waiting_approval" : "running", cause: entry.cause, at: entry.at, from: entry.at, to: null };
+      const call = { call_id: entry.call_id, tool_id: entry.tool_id, caller: entry.caller, status: entry.decision === "ask" ? "waiting_approval" : "running", cause: entry.cause, at: entry.at, from: entry.at, to: null, asked_ms: 0 };
       calls.set(entry.call_id, call);
       byNumber.set(entry.n, call);
     } else if (entry.kind === "call.sent") {
       const call = byNumber.get(entry.call);
       if (call) call.status = "running";
+    } else if (entry.kind === "question.opened" && entry.call) {
+      questions.set(entry.approval_id, entry);
+    } else if (entry.kind === "question.closed") {
+      waited(byNumber, questions.get(entry.approval_id), entry.at);
     } else if (entry.kind === "call.settled") {
       const call = calls.get(entry.call_id) ?? byNumber.get(entry.call);
-      if (call) Object.assign(call, { status: entry.status, to: entry.finished_ms ?? entry.at });
+      if (call) Object.assign(call, { started_ms: entry.started_ms ?? null, status: entry.status, failed_with: failedWith(call.tool_id, entry), to: entry.finished_ms ?? entry.at });
     } else if (entry.kind === "call.refused") {
-      calls.set(entry.call_id, { call_id: entry.call_id, tool_id: entry.tool_id, caller: entry.caller, status: "refused", at: entry.at, from: entry.at, to: entry.at });
+      calls.set(entry.call_id, { call_id: entry.call_id, tool_id: entry.tool_id, caller: entry.caller, status: "refused", at: entry.at, from: entry.at, to: entry.at, started_ms: null, asked_ms: 0 });
     }
   }
   const all = [...calls.values()];
@@ -115,7 +130,7 @@ export function waterfall(entries, now_ms) {
   return all.map((call) => ({
     call,
     depth: depthOf(call),
-    took_ms: (call.to ?? now_ms) - call.from,
+    took_ms: call.to !== null && call.started_ms === null ? null : Math.max(0, (call.to ?? now_ms) - (call.started_ms ?? call.from) - call.asked_ms),
     start: (call.from - first) / (last - first),
     end: ((call.to ?? now_ms) - first) / (last - first),
   }));

@@ -4,7 +4,7 @@
 // Keys work on a question that has the focus (j and k move it): a approves, d goes to the reason, x selects.
 
 import { get, part, post } from "../api.js";
-import { ordered, summary, visible } from "../danger.js";
+import { kindOf, ordered, summary, visible } from "../danger.js";
 import { fill, h, keyed, say } from "../dom.js";
 import { clock, left, plural, pretty } from "../format.js";
 import { chainOf, diffBlock, doing, empty, heading, marked, notify, toolName } from "../parts.js";
@@ -17,6 +17,8 @@ const SUBJECTS = { manifest: "permissions for an agent", definition: "a changed 
 
 export function show(root, words, _parameters, signal) {
   const chosen = new Set();
+  // The rules of the configuration: only what one of them asks about can be allowed from now on.
+  let rules = new Map();
   const list = h("div", { class: "stack" });
   const bulk = h("div", { class: "sheet bulk", hidden: true, role: "group", aria: { label: "Selected questions" } });
   const title = heading("Approvals", h("span", { class: "muted", id: "approvals-count" }), h("span", { class: "push" }, notifyButton()));
@@ -57,7 +59,9 @@ export function show(root, words, _parameters, signal) {
         h("a", { href: "#/policy" }, "Which rules ask"), h("a", { href: "#/spaces" }, "See it happen: run a command in a space"))));
     } else {
       if (list.firstElementChild && !list.firstElementChild.dataset.key) fill(list);
-      keyed(list, sorted, (one) => one.approval_id, (one) => card(one, choose), (node, one) => {
+      keyed(list, sorted, (one) => one.approval_id, (one) => card(one, choose, () => rules), (node, one) => {
+        const always = node.querySelector(".always");
+        if (always) always.hidden = !rules.has(one.rule);
         node.querySelector(".chooses").hidden = sorted.length < 2;
         node.querySelector(".chooses input").checked = chosen.has(one.approval_id);
         say(node.querySelector(".left"), left(one.expires_at));
@@ -71,7 +75,11 @@ export function show(root, words, _parameters, signal) {
   const keys = (event) => onKey(event, list);
   // On all of the page: who arrives by a link has the focus elsewhere, and j brings it to a question.
   document.addEventListener("keydown", keys);
-  const ends = [on("questions", draw), on("agents", drawSignIns)];
+  const readRules = () => get("/v1/policy", { signal }).then((policy) => {
+    rules = new Map(policy.rules.map((rule) => [rule.id, rule]));
+    draw();
+  }, () => {});
+  const ends = [on("questions", draw), on("agents", drawSignIns), on("entries:policy", readRules)];
   const tick = setInterval(draw, 5000);
   signal.addEventListener("abort", () => {
     for (const end of ends) end();
@@ -79,6 +87,7 @@ export function show(root, words, _parameters, signal) {
     document.removeEventListener("keydown", keys);
   });
   draw();
+  readRules();
   drawSignIns();
   if (words[0]) showNamed(document.getElementById("one"), words[0], signal);
 }
@@ -103,8 +112,8 @@ async function showNamed(place, approval_id, signal) {
 
 // -- one question ------------------------------------------------------------------------------------------------------
 
-function card(question, choose) {
-  const whys = summary(question.input);
+function card(question, choose, rules) {
+  const whys = summary(question.input, question);
   const id = question.approval_id;
   const box = h("input", { type: "checkbox", on: { change: () => choose(id, box.checked) }, aria: { label: `Select ${id}` } });
   const reason = h("input", { type: "text", maxlength: "2000", placeholder: "Reason, for who asked (optional)", aria: { label: "Reason" }, class: "reason" });
@@ -116,7 +125,7 @@ function card(question, choose) {
   });
   const more = h("div");
   const always = question.subject === "call"
-    ? h("button", { type: "button", class: "quiet", aria: { expanded: "false" }, on: { click: () => toggleRule(always, more, question) } }, "Allow from now on …")
+    ? h("button", { type: "button", class: "quiet always", hidden: true, aria: { expanded: "false" }, on: { click: () => toggleRule(always, more, question, rules().get(question.rule)) } }, "Allow from now on …")
     : null;
   const heading_id = `question-${id}`;
   return h("article", { class: "sheet question", tabindex: "0", data: { danger: whys.length ? "1" : "0", question: id }, aria: { labelledby: heading_id } },
@@ -156,17 +165,27 @@ function aboutOf(question) {
     return h("div", { class: "stack" }, h("h3", null, "What changed in its definition"),
       diffBlock(pretty(question.before ?? ""), pretty(question.after ?? "")));
   }
-  return argumentList(question.input);
+  return h("div", { class: "stack" }, argumentList(question.input, question), besideOf(question));
 }
 
-/** The exact arguments, the dangerous ones first. */
-export function argumentList(input) {
-  const all = ordered(input);
+/** What else its provider gets, and who that is: an answer is to this as well. */
+function besideOf(question) {
+  const { provider, actor, context } = question;
+  if (!provider && !actor && context === undefined) return null;
+  return h("div", { class: "stack beside" },
+    provider ? h("p", null, h("span", { class: "muted" }, "Served by  "), toolName(provider)) : null,
+    actor ? h("p", null, h("span", { class: "muted" }, "For, as the caller says  "), visible(Object.values(actor).join(" "))) : null,
+    context === undefined ? null : [h("h3", null, "Beside the input"), argumentList(context)]);
+}
+
+/** The exact arguments, the dangerous ones first. `asked` is the question about them, if there is one. */
+export function argumentList(input, asked) {
+  const all = ordered(input, asked);
   if (!all.length) return h("p", { class: "muted" }, "Without arguments.");
   return h("dl", { class: "arguments" }, all.map(({ name, value, whys }) => {
     const text = pretty(value);
     return h("div", { class: whys.length ? "danger" : null }, h("dt", null, visible(name) || "input"),
-      h("dd", null, h("pre", { tabindex: text.length > 400 ? "0" : null }, marked(text === "" ? "" : text), text === "" ? h("span", { class: "muted" }, "(empty)") : null)));
+      h("dd", null, h("pre", { tabindex: text.length > 400 ? "0" : null }, marked(text, typeof value === "string" || !whys.length ? kindOf(name) : "command"), text === "" ? h("span", { class: "muted" }, "(empty)") : null)));
   }));
 }
 
@@ -208,11 +227,11 @@ async function answerAll(ids, decision, reason) {
   if (failed.length) throw new Error(failed.join("; "));
 }
 
-function toggleRule(button, place, question) {
+function toggleRule(button, place, question, rule) {
   const is_open = button.getAttribute("aria-expanded") === "true";
   button.setAttribute("aria-expanded", String(!is_open));
   if (is_open) fill(place);
-  else fill(place, rulePanel(question, () => button.click()));
+  else fill(place, rulePanel(question, rule, () => button.click()));
 }
 
 // -- keys and notifications --------------------------------------------------------------------------------------------

@@ -3,9 +3,9 @@
 
 import { download, get, part, post, query } from "../api.js";
 import { visible } from "../danger.js";
-import { fill, h, sayToTheEnd, throttled } from "../dom.js";
+import { fill, h, say, sayToTheEnd, throttled } from "../dom.js";
 import { bytes, clock, clockMs, duration, isOutcome, shortId, tone } from "../format.js";
-import { doing, empty, facts, heading, stateTag, toolName, trouble, valueBlock } from "../parts.js";
+import { callTag, doing, empty, facts, heading, stateTag, toolName, trouble, valueBlock } from "../parts.js";
 import { on, state } from "../store.js";
 import { told, waterfall } from "../story.js";
 import { argumentList } from "./approvals.js";
@@ -78,7 +78,7 @@ async function drawCall(parts, signal) {
 function head(call, began, status, call_id) {
   const cancel = h("button", { type: "button", class: "danger", on: { click: () => doing(cancel, () => post(`/v1/calls/${part(call_id)}/cancel`, { reason: "canceled on the console" })) } }, "Cancel");
   const tool_id = call?.tool_id ?? began?.tool_id;
-  return h("div", { class: "head" }, h("h1", null, toolName(tool_id)), stateTag(status),
+  return h("div", { class: "head" }, h("h1", null, toolName(tool_id)), call ? callTag(call) : stateTag(status),
     h("span", { class: "push row" },
       call?.approval_id && !isOutcome(status) ? h("a", { class: "button", href: `#/approvals/${call.approval_id}` }, "Answer its question") : null,
       call && !isOutcome(status) ? cancel : null,
@@ -117,7 +117,7 @@ function factsOf(call, began, status, call_id) {
     ["Asked at", clockMs(began?.at ?? start)],
     ["Began at", call?.started_at ? clockMs(call.started_at) : null],
     ["Ended at", call?.finished_at ? clockMs(call.finished_at) : null],
-    ["Took", call?.finished_at && call?.started_at ? duration(Date.parse(call.finished_at) - Date.parse(call.started_at)) : null],
+    ["Took", call?.finished_at && call?.started_at ? h("span", { data: { took: call_id } }, duration(Date.parse(call.finished_at) - Date.parse(call.started_at))) : null],
     ["Side effects", began?.kind === "call.accepted" ? (began.side_effects === false ? "only reads" : "changes things") : null],
     ["Call", h("span", { class: "hash" }, call_id)],
   ]);
@@ -126,7 +126,7 @@ function factsOf(call, began, status, call_id) {
 function timeline(entries) {
   const start = entries[0]?.at;
   return h("ol", { class: "timeline" }, entries.map((entry) => {
-    const { text, tone: colour, detail, at, n } = told(entry);
+    const { text, tone: colour, detail, at, n } = told(entry, entries[0]?.tool_id);
     return h("li", null,
       h("span", { class: "when", title: clockMs(at) }, at === start ? clock(at) : `+${duration(at - start)}`),
       h("span", { class: `dot ${colour}`, aria: { hidden: "true" } }),
@@ -143,6 +143,9 @@ function correlation(correlation_id, call_id, signal) {
     download(`/v1/ledger/${part(correlation_id)}/replay.jsonl`, `${correlation_id.replace(/[^A-Za-z0-9._-]/g, "_")}.replay.jsonl`)) } }, "Download replay");
   get(query("/v1/ledger", { correlation_id }), { signal }).then(({ entries }) => {
     const found = waterfall(entries, Date.now());
+    const own = found.find((row) => row.call.call_id === call_id);
+    const took = document.querySelector(`[data-took="${CSS.escape(call_id)}"]`);
+    if (took && own?.call.asked_ms) say(took, `${duration(own.took_ms)}, and ${duration(own.call.asked_ms)} in which a person was asked`);
     fill(rows, found.length ? found.map((row) => bar(row, call_id)) : h("p", { class: "muted" }, "No other call."));
   }, (error) => error.name !== "AbortError" && fill(rows, trouble(error)));
   return h("section", null, h("div", { class: "head", style: { "margin-bottom": "8px" } }, h("h2", { style: { margin: "0" } }, "All of this correlation, over time"),
@@ -150,10 +153,10 @@ function correlation(correlation_id, call_id, signal) {
 }
 
 function bar({ call, depth, start, end, took_ms }, current) {
-  const span = h("span", { class: `span ${tone(call.status)}`, style: { left: `${(start * 100).toFixed(2)}%`, width: `${Math.max(0, (end - start) * 100).toFixed(2)}%` } });
+  const span = h("span", { class: `span ${call.failed_with ? "bad" : tone(call.status)}`, style: { left: `${(start * 100).toFixed(2)}%`, width: `${Math.max(0, (end - start) * 100).toFixed(2)}%` } });
   const edge = call.caller.includes(":") ? call.caller.split(":", 1)[0] : "";
   return h("a", { href: `#/calls/${part(call.call_id)}`, aria: call.call_id === current ? { current: "true" } : undefined },
-    h("span", { class: "name", style: { "padding-left": `${Math.min(depth, 8) * 14}px` } }, toolName(call.tool_id), edge ? h("span", { class: "muted small" }, `  ${edge}`) : null, h("span", { class: "sr" }, ` ${call.status}`)),
+    h("span", { class: "name", style: { "padding-left": `${Math.min(depth, 8) * 14}px` } }, toolName(call.tool_id), edge ? h("span", { class: "muted small" }, `  ${edge}`) : null, h("span", { class: "sr" }, call.failed_with ? ` ended with ${call.failed_with}` : ` ${call.status}`)),
     h("span", { class: "track" }, span),
-    h("span", { class: "right muted small" }, call.status === "refused" ? "refused" : duration(took_ms)));
+    h("span", { class: "right muted small" }, call.status === "refused" ? "refused" : took_ms === null ? "never ran" : duration(took_ms)));
 }

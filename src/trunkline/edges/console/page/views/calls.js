@@ -4,7 +4,7 @@ import { get, query } from "../api.js";
 import { visible } from "../danger.js";
 import { add, fill, h, say, throttled } from "../dom.js";
 import { brief, bytes, clock, duration, moment, shortId } from "../format.js";
-import { empty, heading, labelled, stateTag, table, toolName, trouble } from "../parts.js";
+import { callTag, empty, heading, labelled, table, toolName, trouble } from "../parts.js";
 import { on } from "../store.js";
 import { showCall } from "./call.js";
 
@@ -90,9 +90,9 @@ function nothing(wanted) {
   return empty("No call was made yet.", h("a", { href: "#/tools" }, "Try a tool"), "or from a terminal:", h("code", null, "trunkline tools"));
 }
 
+/** From its begin to its end; a call that never began took no time. */
 export function tookMs(call) {
-  const start = moment(call.started_at ?? call.accepted_at);
-  return call.finished_at ? moment(call.finished_at) - start : null;
+  return call.started_at && call.finished_at ? moment(call.finished_at) - moment(call.started_at) : null;
 }
 
 function whatCame(call) {
@@ -105,8 +105,8 @@ function whatCame(call) {
 export function callTable(calls) {
   return table("Calls", [
     { name: "Tool", class: "wide", cell: (call) => toolName(call.tool_id, `#/calls/${call.call_id}`) },
-    { name: "Status", cell: (call) => stateTag(call.status) },
-    { name: "Caller", class: "small", cell: (call) => visible(call.caller) },
+    { name: "Status", cell: (call) => callTag(call) },
+    { name: "Caller", class: "small caller", cell: (call) => visible(call.caller) },
     { name: "What happened", class: "small muted wide", cell: whatCame },
     { name: "Took", class: "num", cell: (call) => duration(tookMs(call)) },
     { name: "Time", class: "num muted side", cell: (call) => clock(call.accepted_at ?? call.started_at) },

@@ -14,7 +14,7 @@ export function checkedEntries(call_id, entries, correlation_id, signal) {
   const settled = entries.find((entry) => entry.kind === "call.settled");
   const checks = h("div", { class: "stack" });
   const numbers = entries.map((entry) => entry.n);
-  if (correlation_id && accepted) check(checks, call_id, correlation_id, signal);
+  if (correlation_id && accepted) check(checks, call_id, correlation_id, settled?.output !== undefined, signal);
   return h("div", { class: "stack" },
     facts([
       ["Entries", numbers.length ? numbers.join(", ") : "none"],
@@ -27,14 +27,15 @@ export function checkedEntries(call_id, entries, correlation_id, signal) {
     correlation_id ? null : h("p", { class: "muted small" }, "A call with a correlation has a replay, whose hashes are checked here."));
 }
 
-async function check(place, call_id, correlation_id, signal) {
+async function check(place, call_id, correlation_id, has_output, signal) {
   try {
     const text = await getText(`/v1/ledger/${part(correlation_id)}/replay.jsonl`, { signal });
     const lines = text.split("\n").filter(Boolean).map((line) => JSON.parse(line)).filter((line) => line.id === call_id);
     const found = [];
     for (const line of lines) {
       if (line.params_hash) found.push(await compared("Input", line.params_hash, line.params, line.masked || line.as_text));
-      if (line.output_hash) found.push(await compared("Output", line.output_hash, line.output, line.masked || line.as_text));
+      // The trajectory of a call that never ran has the hash of nothing: there is no output to be checked.
+      if (line.output_hash && has_output) found.push(await compared("Output", line.output_hash, line.output, line.masked || line.as_text));
     }
     fill(place, found);
   } catch (error) {

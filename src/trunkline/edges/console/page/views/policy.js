@@ -3,7 +3,7 @@
 import { get, part, post } from "../api.js";
 import { visible } from "../danger.js";
 import { fill, h } from "../dom.js";
-import { pretty } from "../format.js";
+import { conditionText, pretty } from "../format.js";
 import { doing, empty, facts, heading, labelled, stateTag, table, trouble } from "../parts.js";
 import { on, state } from "../store.js";
 
@@ -48,9 +48,14 @@ function ruleTable(rules, wanted) {
 
 const SAID = new Set(["id", "caller", "tool", "decision", "reason"]);
 
+function conditionOf(name, value) {
+  if (name === "input" && Array.isArray(value)) return value.map(conditionText).join(", ");
+  return typeof value === "string" ? value : pretty(value);
+}
+
 function conditions(rule) {
   const others = Object.entries(rule).filter(([name]) => !SAID.has(name));
-  return others.map(([name, value]) => h("div", null, h("span", { class: "muted" }, `${name.replaceAll("_", " ")}: `), visible(typeof value === "string" ? value : pretty(value))));
+  return others.map(([name, value]) => h("div", null, h("span", { class: "muted" }, `${name.replaceAll("_", " ")}: `), visible(conditionOf(name, value))));
 }
 
 function whatIf(parameters, signal) {

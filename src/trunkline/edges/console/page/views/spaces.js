@@ -3,8 +3,8 @@
 import { get, part, post, query } from "../api.js";
 import { visible } from "../danger.js";
 import { fill, h, sayToTheEnd, throttled } from "../dom.js";
-import { bytes, clock, count, plural, shortId } from "../format.js";
-import { diffBlock, doing, empty, facts, heading, notify, stateTag, table, trouble, valueBlock } from "../parts.js";
+import { bytes, clock, count, failedWith, plural, shortId } from "../format.js";
+import { callTag, diffBlock, doing, empty, facts, heading, notify, stateTag, table, trouble, valueBlock } from "../parts.js";
 import { on, state } from "../store.js";
 import { commandForm } from "./command.js";
 
@@ -108,7 +108,7 @@ function runTable(name, calls) {
   if (!byRun.size) return empty("Nothing was run here yet.", "Run a command above, or several operations in a terminal:", h("code", null, `trunkline space run ${name} < operations.json`));
   return table("Runs", [
     { name: "Run", class: "wide", cell: ([id, own]) => h("a", { class: "tool", href: `#/spaces/${part(name)}/runs/${part(id)}`, title: visible(id) }, runName(id), h("span", { class: "sr" }, ` of ${own.length} operations`)) },
-    { name: "State", cell: ([, own]) => stateTag(worst(own)) },
+    { name: "State", cell: ([, own]) => callTag(worst(own)) },
     { name: "Operations", class: "small side", cell: ([, own]) => [...own].reverse().map((call) => call.tool_id.split("/")[1].replaceAll("_", " ")).slice(0, 6).join(", ") + (own.length > 6 ? " …" : "") },
     { name: "Time", class: "muted num side", cell: ([, own]) => clock(own.at(-1).accepted_at) },
   ], [...byRun]);
@@ -120,19 +120,23 @@ function runName(id) {
   return visible(short.startsWith("#") ? `call ${short}` : short);
 }
 
+/** The call of a run that says most about it. */
 function worst(calls) {
-  for (const status of ["waiting_approval", "running", "queued", "unknown", "failed", "canceled"]) if (calls.some((call) => call.status === status)) return status;
-  return "succeeded";
+  for (const status of ["waiting_approval", "running", "queued", "unknown", "failed", "canceled"]) {
+    const found = calls.find((call) => call.status === status);
+    if (found) return found;
+  }
+  return calls.find((call) => failedWith(call.tool_id, call) !== null) ?? calls[0];
 }
 
 function snapshots(name, found, again) {
   if (!found.snapshots.length) return empty("Nothing is kept yet.", "Before each run that changes something, the space is kept as it was.");
   const undo = async (button, snapshot) => {
     let plan = null;
-    if (!(await doing(button, async () => { plan = await post(`/v1/spaces/${part(name)}/undo`, { ...(snapshot.run && { run: snapshot.run }), dry_run: true }); }))) return;
+    if (!(await doing(button, async () => { plan = await post(`/v1/spaces/${part(name)}/undo`, { run: String(snapshot.number), dry_run: true }); }))) return;
     const place = button.closest("tr").nextElementSibling?.classList.contains("plan") ? button.closest("tr").nextElementSibling : h("tr", { class: "plan" });
     const really = h("button", { type: "button", class: "danger", on: { click: async () => {
-      const went_well = await doing(really, () => post(`/v1/spaces/${part(name)}/undo`, snapshot.run ? { run: snapshot.run } : {}));
+      const went_well = await doing(really, () => post(`/v1/spaces/${part(name)}/undo`, { run: String(snapshot.number) }));
       if (went_well) { notify(`${name} is as it was before ${snapshot.run ?? "that run"}`); again(); }
     } } }, "Undo now");
     fill(place, h("td", { colspan: "4", class: "wide" }, h("div", { class: "stack note" }, planOf(plan), h("div", { class: "row" }, really, h("button", { type: "button", class: "quiet", on: { click: () => place.remove() } }, "Leave it")))));
@@ -216,7 +220,7 @@ function operations(entries, name) {
     const question = asked.get(entry.n);
     const status = end?.status ?? (entry.decision === "ask" && !sent.has(entry.n) ? "waiting_approval" : "running");
     return h("article", { class: "sheet pad stack", data: { call: entry.call_id } },
-      h("div", { class: "row" }, h("h2", { style: { margin: "0" } }, entry.tool_id.split("/")[1].replaceAll("_", " ")), stateTag(status),
+      h("div", { class: "row" }, h("h2", { style: { margin: "0" } }, entry.tool_id.split("/")[1].replaceAll("_", " ")), end ? callTag(end, entry.tool_id) : stateTag(status),
         h("a", { class: "small", href: `#/calls/${entry.call_id}` }, "Its story"),
         !end && question ? h("a", { class: "button", href: `#/approvals/${question.approval_id}` }, "Answer its question") : null,
         h("span", { class: "muted small", style: { "margin-left": "auto" } }, clock(entry.at))),
