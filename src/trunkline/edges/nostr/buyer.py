@@ -321,8 +321,10 @@ class Buyer:
             return
         paying.state = "over"
         paying.why = order_calls.why_not_paid(answer)
+        paying.is_unknown = answer.status is CallStatus.UNKNOWN
         if request.is_open:
-            self._over(order, request, "failed", f"it was not paid ({paying.why})"[: orders.MAX_REASON_CHARS], now)
+            told = "unknown whether it was paid" if paying.is_unknown else "it was not paid"
+            self._over(order, request, "failed", f"{told} ({paying.why})"[: orders.MAX_REASON_CHARS], now)
         else:
             self._advance(order, now)
 
