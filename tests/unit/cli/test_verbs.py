@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
@@ -388,6 +389,9 @@ def test_a_question_shows_its_arguments_whole(running: Running) -> None:
     assert "3 identical calls wait" in out
     assert "trunkline approve a42   or   trunkline deny a42" in out
     assert "trunkline approve a42 --always" in out
+    # No rule of the configuration asks: none could allow it from now on.
+    running.exchange.pretend(questions=[msgspec.structs.replace(question, rule="shell.approvalRequired")])
+    assert "--always" not in running.run("approvals").out
 
 
 def test_a_changed_definition_is_shown_as_what_changed(running: Running) -> None:
