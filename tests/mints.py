@@ -1,6 +1,7 @@
 """A mint of Cashu for tests, over HTTP: it signs, remembers what was spent, enforces locks, and sells ecash.
 
-What it is asked can be answered otherwise (``instead``), or done and not answered (``is_deaf``).
+What it is asked can be answered otherwise (``instead``), or done and not answered (``is_deaf``), or done and its answer
+changed on the way (``garbled``).
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from trunkline.money import bolt11
 from trunkline.money.cashu.curve import hash_to_curve, is_schnorr_signed
 from trunkline.money.cashu.locks import read_lock, read_witness
 
-LOCKS = {name: {"supported": True} for name in ("10", "11", "14")}
-SPENT, NOT_OPENED, UNBALANCED, NOT_PAID, ISSUED = 11001, 11004, 11002, 20001, 20002
+NUTS = {name: {"supported": True} for name in ("7", "9", "10", "11", "12", "14")}
+SPENT, NOT_OPENED, UNBALANCED, NOT_PAID, ISSUED = 11001, 10001, 11005, 20001, 20002
+INACTIVE = 12002
 
 
 class MintServer:
@@ -36,6 +38,10 @@ class MintServer:
         self.after: Callable[[str, Any], None] = _nothing
         # Whether an answer is lost on its way, after what was asked for was done.
         self.is_deaf: set[str] = set()
+        # What becomes of the next answer on its way.
+        self.garbled: dict[str, Callable[[int, bytes], tuple[int, bytes]]] = {}
+        # Keys that it signed with before: what they signed can be spent, and is signed no more.
+        self.old: dict[str, ToyMint] = {}
         self.wall = time.time
         # By the point of a proof: what opened its lock.
         self.spent: dict[str, str | None] = {}
@@ -59,6 +65,8 @@ class MintServer:
         if answer is not None:
             status, data = answer if answer[0] else self._answer(path, body)
             self.after(path, body)
+            if path in self.garbled:
+                status, data = self.garbled.pop(path)(status, data)
             if path not in self.is_deaf:
                 writer.write(b"HTTP/1.1 %d x\r\nContent-Length: %d\r\n\r\n" % (status, len(data)) + data)
         writer.close()
@@ -72,14 +80,16 @@ class MintServer:
     def _value(self, path: str, body: Any) -> Any:
         keyset = self.mint.keyset
         line = {"id": keyset.id, "unit": "sat", "active": True, "input_fee_ppk": keyset.input_fee_ppk}
-        keys = {str(amount): key.hex() for amount, key in keyset.keys.items()}
         match path.removeprefix("/v1/").split("/"):
             case ["info"]:
-                return {"nuts": LOCKS}
+                return {"nuts": NUTS}
             case ["keysets"]:
-                return {"keysets": [line, line | {"id": "00" * 8, "active": False}]}
-            case ["keys", _]:
-                return {"keysets": [line | {"keys": keys}]}
+                old = [line | {"id": name, "active": False} for name in ("00" * 8, *self.old)]
+                return {"keysets": [line, *old]}
+            case ["keys", name]:
+                found = self._of(name).keyset
+                keys = {str(amount): key.hex() for amount, key in found.keys.items()}
+                return {"keysets": [line | {"id": found.id, "keys": keys}]}
             case ["checkstate"]:
                 return {"states": [self._state(y) for y in body["Ys"]]}
             case ["restore"]:
@@ -106,6 +116,14 @@ class MintServer:
             name: (amount, "PAID" if state == "UNPAID" else state) for name, (amount, state) in self.quotes.items()
         }
 
+    def rotate(self, mint: ToyMint) -> None:
+        """Sign with other keys from here on."""
+        self.old[self.mint.keyset.id] = self.mint
+        self.mint = mint
+
+    def _of(self, keyset_id: str) -> ToyMint:
+        return self.old.get(keyset_id, self.mint)
+
     def _minted(self, body: Any) -> Any:
         amount, state = self.quotes[body["quote"]]
         if state != "PAID":
@@ -125,11 +143,13 @@ class MintServer:
             return UNBALANCED
         if not all(self._is_ours(one) and self._is_open(one) for one in inputs):
             return NOT_OPENED
+        if any(one["id"] in self.old for one in outputs):
+            return INACTIVE
         self.spent |= {y: one.get("witness") for y, one in zip(ys, inputs, strict=True)}
         return {"signatures": [self._sign(one) for one in outputs]}
 
     def _is_ours(self, proof: Any) -> bool:
-        return proof["C"] == self.mint.signature_of(proof["amount"], proof["secret"]).hex()
+        return proof["C"] == self._of(proof["id"]).signature_of(proof["amount"], proof["secret"]).hex()
 
     def _is_open(self, proof: Any) -> bool:
         lock = read_lock(proof["secret"])

@@ -34,7 +34,7 @@ def test_a_fresh_home_starts_from_a_copy_and_the_keys_and_goes_on(short_path: Pa
         exchange.wait_entry("call.settled")
         wait_until((exchange.home / "ledger.heads").exists, "the first signed head")
         done = trunkline(exchange.home, "ledger", "backup", str(copy))
-        assert (done.returncode, "verified" in done.stdout) == (0, True), done.stderr
+        assert (done.returncode, "verified" in done.stdout, "ecash" in done.stderr) == (0, True, False), done.stderr
         after = made_call(exchange, agent, 2)
         checked = trunkline(exchange.home, "ledger", "verify", str(copy))
         assert checked.stdout.startswith("whole: "), checked.stderr
@@ -56,7 +56,11 @@ def test_a_fresh_home_starts_from_a_copy_and_the_keys_and_goes_on(short_path: Pa
 def test_a_copy_without_the_keys_of_its_home_is_refused_by_name(short_path: Path) -> None:
     with running(short_path / "home", QUIET) as exchange:
         exchange.wait_entry("exchange.started")
-        assert trunkline(exchange.home, "ledger", "backup", str(short_path / "copy.sqlite")).returncode == 0
+        # Money that is in no copy of the record is named.
+        (exchange.home / "keys" / "ecash").mkdir(mode=0o700)
+        (exchange.home / "keys" / "ecash" / "0").touch(0o600)
+        done = trunkline(exchange.home, "ledger", "backup", str(short_path / "copy.sqlite"))
+        assert (done.returncode, "ecash is not in it" in done.stderr) == (0, True), done.stderr
     bare = short_path / "bare"
     bare.mkdir(mode=0o700)
     shutil.copy2(short_path / "copy.sqlite", bare / "ledger.sqlite")

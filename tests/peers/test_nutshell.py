@@ -194,7 +194,7 @@ async def swapped(
 
 async def test_a_token_of_its_wallet_is_signed_by_its_mint_and_of_no_other(nutshell: Nutshell) -> None:
     mint = MintClient(nutshell.url)
-    assert await mint.enforces_locks()
+    assert await mint.missing_nuts() == []
     for words in (("13", "--dleq"), ("13", "--dleq", "--legacy")):
         token = nutshell.token(*words)
         assert (token.amount, token.unit, token.mint) == (13, "sat", nutshell.url)
@@ -302,21 +302,21 @@ async def test_a_payment_from_an_invoice_to_its_proof_goes_through_its_mint(nuts
         invoice=request, asked=Raw(asked), quote_id="", request_id="00" * 32, schema_id="s", job_hash=JOB_HASH,
         provider=NPUB, at_ms=0, judge="buyer",
     )  # fmt: skip
-    locked = await payer.lock(held, lambda tag: tag == payee.keyset_tag())
+    locked = await payer.lock(held, lambda tag: tag == payee.keyset_tag(), 10)
     with pytest.raises(ProofRefused) as refused:
-        await payer.reclaim(locked)
+        await payer.reclaim(locked, locked.proofs)
     assert refused.value.reason == "refused_by_mint"
     token = Token(nutshell.url, "sat", locked.proofs)
     await payee.check(token, request)
     payee.take(held, token)
-    assert await payer.redeemed(locked) is None
+    assert (await payer.standing(locked)).proven is None
     proven = await payee.redeem(payee.purse.taken[0])
     assert await payee.redeem(payee.purse.taken[0]) == proven
     # What its mint tells the payer, by NUT-07, is the same proof.
-    assert await payer.redeemed(locked) == proven
+    assert (await payer.standing(locked)).proven == proven
     due = Due(13_000, NPUB, proven.asset_id, request, JOB_HASH, bytes(proven.evidence).decode())
     proofs.verify(proven.proof, due)
     assert (payee.purse.amount, payer.purse.amount) == (12, 64 - 13 - 1)
     with pytest.raises(ProofRefused) as refused:
-        await payer.reclaim(locked)
+        await payer.reclaim(locked, locked.proofs)
     assert refused.value.reason == "spent"

@@ -290,22 +290,49 @@ async def redeem_elsewhere(mint: MintServer, token: Token) -> None:
     mint.spent |= {hash_to_curve(proof.secret.encode()).hex(): None for proof in token.proofs}
 
 
+async def test_what_the_question_shows_is_the_mint_that_is_paid_with(short_path: Path, mint: MintServer) -> None:
+    with running_mint("another") as other, running(short_path / "seller", seller_config(mint, other)) as seller:
+        wait_until(lambda: "2 of 2 known" in json.dumps(seller.request("GET", "/v1/status")[1]), "both mints")
+        with running(short_path / "buyer", buyer_config(seller, mint, other, rules=BUYING)) as buyer:
+            # The one that is listed first is not the one with most.
+            fund(buyer, mint, 50_000)
+            fund(buyer, other, 60_000)
+            await known(buyer, 2)
+            call = calling(buyer, f"nostr.jobs/{EMBEDDING}", EMBED)
+            [question] = await asyncio.to_thread(wait_until, lambda: questions(buyer), "a question")
+            assert (question["input"]["mint"], question["input"]["fee_msats"]) == (other.url, 0)
+            trunkline(buyer.home, "approve", question["approval_id"])
+            assert (await asyncio.wrap_future(call))["status"] == "succeeded"
+            assert ("/v1/swap" in other.asked, "/v1/swap" in mint.asked) == (True, False)
+
+
+@pytest.mark.parametrize("answer", ["none", "cut"])
 async def test_a_payment_whose_mint_does_not_answer_is_unknown_and_nothing_is_lost(
-    short_path: Path, mint: MintServer
+    short_path: Path, mint: MintServer, answer: str
 ) -> None:
     with running(short_path / "seller", seller_config(mint)) as seller:
         asks_in_ecash(seller)
         with running(short_path / "buyer", buyer_config(seller, mint)) as buyer:
             fund(buyer, mint, 100_000)
             await known(buyer, 2)
-            mint.instead["/v1/swap"] = (500, b"")
+            if answer == "none":
+                mint.instead["/v1/swap"] = (500, b"")
+            else:
+                mint.garbled["/v1/swap"] = lambda status, data: (status, data[:40])
             found = await bought(buyer)
             assert found["status"] == "failed", found
-            assert "unknown" in json.dumps(found)
+            assert "is unknown" in found["error"]["message"], found
+            assert not found["error"]["retryable"]
             paid = [one for one in buyer.entries(kind="call.settled") if one.get("status") == "unknown"]
             assert len(paid) == 1
             mint.instead.clear()
-            await asyncio.to_thread(wait_until, lambda: ecash(buyer, mint) == (100_000, 0), "the ecash to be back")
+
+            def is_whole() -> bool:
+                # What the mint never heard of is back at once; what it locked, when the lock has ended.
+                has, locked = ecash(buyer, mint)
+                return has + locked == 100_000 and (locked > 0) == (answer == "cut")
+
+            await asyncio.to_thread(wait_until, is_whole, "all of the ecash")
             assert receipts_of(buyer) == []
 
 

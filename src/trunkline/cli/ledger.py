@@ -186,7 +186,10 @@ def anchor(settings: CommandSettings) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @shared
 def backup(settings: CommandSettings, file: Path) -> None:
-    """Copy the record to FILE, with its signed heads beside it, and verify the copy."""
+    """Copy the record to FILE, with its signed heads beside it, and verify the copy.
+
+    The folder `keys` is not in it. Ecash in `keys/ecash` is another after every payment: copy the folder each time.
+    """
     from trunkline.ledger.backup import backup as copy
     from trunkline.ledger.heads import public_key_of
 
@@ -196,6 +199,8 @@ def backup(settings: CommandSettings, file: Path) -> None:
         raise file_failure(refused.file, refused.reason) from None
     if not settings.shown_as_json({"file": str(file), "entries": report.entries, "signed": report.signed}):
         say(f"{printable(str(file))}: {report.entries:,} entries, verified; signed up to {report.signed:,}")
+    if any((settings.home.keys_folder / "ecash").glob("*")):
+        note(f"ecash is not in it, and is another after every payment: copy {settings.home.keys_folder} now, too")
 
 
 @ledger.command("check", short_help="Check a proof that `ledger export` made.")

@@ -27,10 +27,10 @@ class Budget(Struct, frozen=True):
 
 def problem(budget: Budget, wallet: Wallet, msats: int, order: str, now_ms: int) -> str:
     """Why so much more may not be paid for this job now; empty if it may. ``order`` is the call it is bought for."""
-    for_job = sum(one.msats for one in wallet.spent.values() if order and one.order == order)
+    for_job = sum(one.msats + one.fee_msats for one in wallet.spent.values() if order and one.order == order)
     if for_job + msats > budget.per_job:
         return f"this job would cost {for_job + msats} msats, and max_msats_per_job is {budget.per_job}"
-    today = sum(one.msats for one in wallet.spent.values() if now_ms - one.at_ms < DAY_MS)
+    today = sum(one.msats + one.fee_msats for one in wallet.spent.values() if now_ms - one.at_ms < DAY_MS)
     if today + msats > budget.per_day:
         return f"{today + msats} msats would be paid within a day, and max_msats_per_day is {budget.per_day}"
     return ""

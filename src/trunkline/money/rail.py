@@ -92,18 +92,25 @@ class Proven(Struct, frozen=True):
     evidence: Raw
 
 
+class Way(Struct, frozen=True):
+    """Whose ecash something is paid with, empty for Lightning, and the most that this mint may take for it."""
+
+    mint: str = ""
+    fee_msats: int = 0
+
+
 class Payer(Protocol):
     """A way to have somebody paid at once, whatever becomes of his work: used only where ``prepay`` is set."""
 
     def reaches(self, request: str) -> bool:
         """Whether what a payee asks to be paid by is of this kind, and can be paid from here."""
 
-    def need_ready(self, wish: Held) -> None:
+    def need_ready(self, wish: Held, way: Way) -> None:
         """``Refused`` if it is certain that this cannot be paid: nothing was asked of anybody then."""
 
-    async def pay(self, wish: Held) -> str:
-        """Pay it; what proves it, or empty if that is known only later. ``RailFailed`` says why it was not paid, or
-        that nobody knows.
+    async def pay(self, wish: Held, way: Way) -> str:
+        """Pay it in this way and in no other; what proves it, or empty if that is known only later. ``RailFailed`` says
+        why it was not paid, or that nobody knows.
         """
 
 

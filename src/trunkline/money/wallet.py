@@ -138,6 +138,8 @@ class Sent(Struct, frozen=True, tag="sent", tag_field="step"):
     at_ms: int
     # When the invoice cannot be paid any more.
     expires_ms: int = 0
+    # What a mint takes for it.
+    fee_msats: int = 0
 
 
 class Settled(Struct, frozen=True, tag="settled", tag_field="step"):
@@ -145,6 +147,8 @@ class Settled(Struct, frozen=True, tag="settled", tag_field="step"):
 
     payment_hash: str
     preimage: str = ""
+    # What the payee has, if that is not all that was sent.
+    msats: int = 0
 
 
 class Ecash(Struct, frozen=True, tag="ecash", tag_field="step"):
@@ -200,6 +204,8 @@ class Spent(Struct, frozen=True):
     order: str = ""
     # When an invoice that was sent elsewhere cannot be paid any more.
     expires_ms: int = 0
+    # What a mint took for it, beside what the payee has.
+    fee_msats: int = 0
 
 
 class Paid(Struct, frozen=True):
@@ -367,8 +373,12 @@ class Wallet:
             case Receipted():
                 self.unreceipted.pop(step.payment_hash, None)
             case Sent():
-                spent = Spent(step.payment_hash, step.provider, step.msats, step.at_ms, step.order, step.expires_ms)
-                self._spend(spent)
+                self._spend(
+                    Spent(
+                        step.payment_hash, step.provider, step.msats, step.at_ms, step.order, step.expires_ms,
+                        step.fee_msats,
+                    )
+                )  # fmt: skip
             case Settled():
                 self._settled(step)
             case Ecash():
@@ -398,6 +408,8 @@ class Wallet:
     def _settled(self, step: Settled) -> None:
         spent = self.spent.get(step.payment_hash)
         if spent is not None and step.preimage:
+            if step.msats:
+                spent = self.spent[step.payment_hash] = msgspec.structs.replace(spent, msats=step.msats)
             self._count(spent.provider, spent.msats)
         elif not step.preimage:
             self.spent.pop(step.payment_hash, None)

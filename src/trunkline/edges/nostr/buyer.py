@@ -43,6 +43,7 @@ from trunkline.jobs.schemas import SANDBOX
 from trunkline.jobs.verification import MOST_MORE, JobVerdict
 from trunkline.model import Fault, Now, fault
 from trunkline.model import Status as CallStatus
+from trunkline.money.rail import Way
 from trunkline.money.wallet import Paid
 
 EDGE: Final = "nostr"
@@ -89,6 +90,8 @@ class Lookups(Struct, frozen=True):
     paid_before: Callable[[str], Paid]
     # The call that had the money of an invoice held for an order, by the payment hash and the order; empty if none did.
     held_by: Callable[[str, str], str]
+    # How what somebody asks to be paid by would be paid with the money that is here; None if it cannot be.
+    way: Callable[[str], Way | None]
 
 
 class Buyer:
@@ -288,7 +291,8 @@ class Buyer:
         if request.paying is not None:
             return
         try:
-            request.paying = paying = order_calls.demanded(order, said, event, self._settings.wallet, self._signer)
+            how = (self._settings.wallet, self._signer, self._lookups.way)
+            request.paying = paying = order_calls.demanded(order, said, event, *how)
         except BadDemand as error:
             self._over(order, request, "failed", str(error), now)
             return
@@ -318,8 +322,10 @@ class Buyer:
             return
         paying.state = "over"
         paying.why = order_calls.why_not_paid(answer)
+        paying.is_unknown = answer.status is CallStatus.UNKNOWN
         if request.is_open:
-            self._over(order, request, "failed", f"it was not paid ({paying.why})"[: orders.MAX_REASON_CHARS], now)
+            told = "unknown whether it was paid" if paying.is_unknown else "it was not paid"
+            self._over(order, request, "failed", f"{told} ({paying.why})"[: orders.MAX_REASON_CHARS], now)
         else:
             self._advance(order, now)
 

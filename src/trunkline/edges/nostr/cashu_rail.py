@@ -4,8 +4,9 @@ Owns the order of disk and mint in each step. Does not own what a token proves (
 who is told (``ecash``). Nobody but the mint moves the money, so a crash takes nothing back: a swap that was begun is
 asked about again (``finish_begun``), and what was never handed over stays in the purse until its lock ends.
 
-Invariant: the outputs of a swap are on disk before the mint hears of it. One thing at a time is asked of the mint that
-changes the purse.
+Invariant: the outputs of a swap are on disk before the mint hears of it, and stay there until the mint gave what it
+signed of them, said that it did not do it, or has spent the inputs for something else. One thing at a time is asked of
+the mint that changes the purse.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
-from trunkline.edges.nostr.mint_client import MintClient
+from trunkline.edges.nostr.mint_client import MintClient, NoAnswer
+from trunkline.money import bolt11
 from trunkline.money.cashu import proof as proofs
 from trunkline.money.cashu.checking import Asked, check_hold
-from trunkline.money.cashu.curve import public_key
+from trunkline.money.cashu.curve import is_schnorr_signed, public_key
 from trunkline.money.cashu.keysets import Keyset, fee, find_keyset, second_version_id
 from trunkline.money.cashu.locks import check_released, lock_secret, read_lock, read_witness, signed_witness
 from trunkline.money.cashu.mint import ProofState, check_unspent
-from trunkline.money.cashu.purse import MAX_LOCKED, Begun, Funding, Locked, Purse, Taken
+from trunkline.money.cashu.purse import MANY_PROOFS, MAX_LOCKED, MAX_PROOFS, Begun, Funding, Locked, Purse, Taken
 from trunkline.money.cashu.requests import PaymentRequest, read_request
 from trunkline.money.cashu.spent import MAX_SPENT_CHARS, PROOF_CHARS, check_size, write_spent
 from trunkline.money.cashu.swaps import Output, outputs_of, split
@@ -41,11 +44,26 @@ LEAST_LOCK_S: Final = 3600
 # Before a lock ends nothing is begun with it any more: clocks differ, and a swap takes its time.
 SPARE_S: Final = 60
 UNIT: Final = "sat"
+# Proofs that are swapped for fewer in one step: what every mint takes.
+SWAPPED_AT_ONCE: Final = 64
 # A secret with a lock: mints sign what they do not see, and some spend none that is longer. Ours have 400.
 MAX_LOCK_CHARS: Final = 512
 # In the place of one that is drawn, to see what a lock will be.
 NONCE: Final = "00" * 32
-_NO_LOCKS: Final = "the mint does not enforce locks: whoever sees a token could spend it"
+
+
+class Standing(Struct, frozen=True):
+    """How a payment of ours stands at its mint."""
+
+    # What nobody has spent yet, and what is just being spent.
+    unspent: tuple[Proof, ...]
+    is_pending: bool
+    # Spent by the payee, in satoshis; spent by us, after the lock had ended; and spent without a signature of either.
+    paid: int
+    back: tuple[Proof, ...]
+    unproven: int
+    # If the payee has all of it.
+    proven: Proven | None
 
 
 class CashuRail:
@@ -75,9 +93,9 @@ class CashuRail:
 
     async def look(self) -> None:
         """Learn what the mint signs with now."""
-        if not await self._mint.enforces_locks():
+        if missing := await self._mint.missing_nuts():
             self.terms = None
-            raise RailFailed(_NO_LOCKS)
+            raise RailFailed(f"the mint does not support what locks and refunds need: NUT {', '.join(missing)}")
         self.terms = await self._mint.active_keyset(UNIT)
 
     # -- the payee -----------------------------------------------------------------------------------------------------
@@ -86,7 +104,7 @@ class CashuRail:
         """Whether so many satoshis can be asked for: the mint is known, its fee for redeeming them is less, and a
         receipt holds their proofs.
         """
-        if self.terms is None or len(self.purse.taken) >= MAX_LOCKED:
+        if self.terms is None or len(self.purse.taken) >= MAX_LOCKED or len(self.purse.proofs) >= MAX_PROOFS:
             return False
         try:
             count = len(split(amount, self.terms))
@@ -148,19 +166,28 @@ class CashuRail:
 
     # -- the payer -----------------------------------------------------------------------------------------------------
 
-    def need_ready(self, wish: Held) -> None:
-        """``RailFailed`` if it is certain that this cannot be paid."""
+    def cost(self, amount: int) -> int:
+        """What the mint takes for a payment of so many satoshis. ``RailFailed`` if it cannot be made now."""
+        if self.terms is None:
+            raise RailFailed("nobody knows yet what the mint takes for it")
+        return fee([self.terms] * len(self.purse.enough(amount, self.terms.input_fee_ppk)))
+
+    def need_ready(self, wish: Held, most_fee: int) -> None:
+        """``RailFailed`` if it is certain that this cannot be paid, or not for such a fee."""
         request = read_request(wish.invoice)
         if self.url not in request.mints or request.unit != UNIT:
             raise RailFailed("the payee wants ecash of another mint, or in another unit")
         _need_lockable(self._lock_secret(request, NONCE, 1), request)
         if len(self.purse.locked) >= MAX_LOCKED:
             raise RailFailed(f"{MAX_LOCKED} payments in ecash wait to be redeemed or to end")
-        self.purse.enough(request.amount, 0 if self.terms is None else self.terms.input_fee_ppk)
+        if self.terms is None:
+            self.purse.enough(request.amount, 0)
+        else:
+            _need_cheap(self.cost(request.amount), most_fee)
 
-    async def lock(self, wish: Held, named: Callable[[tuple[str, str]], bool]) -> Locked:
+    async def lock(self, wish: Held, named: Callable[[tuple[str, str]], bool], most_fee: int) -> Locked:
         """Lock ecash of ours to the payee. ``named`` says whether his event names a keyset. ``RailFailed`` if there is
-        not enough, or nobody knows; then it is in the purse as begun.
+        not enough, the mint takes more than ``most_fee``, or nobody knows; then it is in the purse as begun.
         """
         request = read_request(wish.invoice)
         async with self._turn:
@@ -175,7 +202,10 @@ class CashuRail:
 
             inputs = self.purse.enough(request.amount, self.terms.input_fee_ppk)
             keysets = await self._mint.keysets_of(inputs)
+            _need_cheap(fee(find_keyset(proof.keyset_id, keysets) for proof in inputs), most_fee)
             outputs = outputs_of(request.amount, self.terms, locked, self._random_bytes)
+            if request.amount <= fee([self.terms] * len(outputs)):
+                raise RailFailed("the mint's fee for redeeming it is not less than it is worth")
             await self._swap(inputs, keysets, outputs, wish, locktime)
         return next(one for one in self.purse.locked if one.held.payment_hash == wish.payment_hash)
 
@@ -189,19 +219,26 @@ class CashuRail:
         self._put(self.purse.with_locked(changed))
         return changed
 
-    async def redeemed(self, locked: Locked) -> Proven | None:
-        """What proves that the payee has it; None while he has not. ``ProofRefused``: it was spent, and not by him."""
-        states = await self._mint.states(locked.proofs)
-        if any(state.state != "SPENT" for state in states):
-            return None
-        opened = tuple(
-            msgspec.structs.replace(proof, witness=state.witness or "")
-            for proof, state in zip(locked.proofs, states, strict=True)
-        )
+    async def standing(self, locked: Locked) -> Standing:
+        """Who has what of a payment of ours: the mint says it of each proof by itself."""
+        states = await self._mint.states(locked.proofs) if locked.proofs else []
         key = bytes.fromhex(read_request(locked.held.invoice).key)
-        if not _is_opened_by(key, opened, states):
-            raise ProofRefused("not_released", "the mint shows no signature of the payee")
-        return self._proven(opened, await self._mint.keysets_of(opened), locked.held)
+        unspent, paid, back, unproven = [], [], [], 0
+        for proof, state in zip(locked.proofs, states, strict=True):
+            if state.state != "SPENT":
+                unspent += [proof]
+            elif _is_opened_by(key, [proof], [state]):
+                paid += [msgspec.structs.replace(proof, witness=state.witness or "")]
+            elif _is_signed_by(self.key, proof, state):
+                back += [proof]
+            else:
+                unproven += proof.amount
+        proven = None
+        if len(paid) == len(locked.proofs) and not locked.back:
+            proven = self._proven(tuple(paid), await self._mint.keysets_of(paid), locked.held)
+        is_pending = any(state.state == "PENDING" for state in states)
+        amount = sum(proof.amount for proof in paid)
+        return Standing(tuple(unspent), is_pending, amount, tuple(back), unproven, proven)
 
     def ended(self, payment_hash: str) -> None:
         """The payee has what was locked to him, and all that follows is on record."""
@@ -211,29 +248,54 @@ class CashuRail:
         """Whether a lock has ended: from here on we can have it back."""
         return self._wall() > locked.locktime + SPARE_S
 
-    async def reclaim(self, locked: Locked) -> None:
-        """Have a token back whose lock has ended. ``ProofRefused`` if its payee was faster, or the mint's clock is
-        behind ours.
+    async def reclaim(self, locked: Locked, unspent: Sequence[Proof]) -> None:
+        """Have back what is unspent of a payment whose lock has ended. ``ProofRefused`` if its payee was faster, or the
+        mint's clock is behind ours. What is worth no more than the mint's fee is given up.
         """
+        name = locked.held.payment_hash
         async with self._turn:
-            keysets = await self._mint.keysets_of(locked.proofs)
-            check_unspent(await self._mint.states(locked.proofs))
-            await self._swap(tuple(self._opened(proof, keysets) for proof in locked.proofs), keysets)
-        self.ended(locked.held.payment_hash)
+            if any(one.reclaims == name for one in self.purse.begun):
+                raise RailFailed("nobody knows yet what became of the last try", is_unknown=True)
+            keysets = await self._mint.keysets_of(unspent)
+            if sum(proof.amount for proof in unspent) <= fee(
+                find_keyset(proof.keyset_id, keysets) for proof in unspent
+            ):
+                self._put(self.purse.with_back(name, unspent))
+                return
+            opened = tuple(self._opened(proof, keysets) for proof in unspent)
+            await self._swap(opened, keysets, reclaims=name)
 
     # -- funding -------------------------------------------------------------------------------------------------------
 
     async def fund(self, amount: int) -> tuple[str, int]:
-        """An invoice of the mint over so many satoshis, and until when it can be paid (0: it does not say)."""
+        """An invoice of the mint over so many satoshis, and until when it can be paid (0: it does not say).
+        ``RailFailed`` if the mint could not be used, or wants something else.
+        """
+        if len(self.purse.proofs) >= MAX_PROOFS:
+            raise RailFailed(f"there are {MAX_PROOFS} proofs of this mint, which is the most")
+        await self.look()
         found = await self._mint.quote(amount, UNIT)
+        try:
+            asked = bolt11.read(found.request).amount_msats
+        except bolt11.NotAnInvoice:
+            raise RailFailed("the mint gave no invoice") from None
+        if asked != amount * proofs.MSATS[UNIT]:
+            raise RailFailed(f"the mint wants {asked or 'any number of'} msats, and so much was not asked for")
         self._put(self.purse.with_funding(Funding(found.quote, amount, found.expiry or 0)))
         return found.request, found.expiry or 0
 
     async def collect(self) -> bool:
         """Have what was paid; whether something was."""
         has_changed = False
+        failed: RailFailed | ProofRefused | None = None
         for funding in self.purse.funding:
-            state = (await self._mint.quote_state(funding.quote)).state
+            try:
+                state = (await self._mint.quote_state(funding.quote)).state
+            except NoAnswer:
+                raise
+            except (RailFailed, ProofRefused) as error:
+                failed = failed or error
+                continue
             if state == "PAID":
                 async with self._turn:
                     await self._have_paid(funding)
@@ -241,6 +303,8 @@ class CashuRail:
             elif state == "ISSUED" or (funding.expires_s and self._wall() > funding.expires_s + LEAST_LOCK_S):
                 # Had before (a swap that was begun gives it), or never paid.
                 self._put(self.purse.without_funding(funding.quote))
+        if failed is not None and not has_changed:
+            raise failed
         return has_changed
 
     async def _have_paid(self, funding: Funding) -> None:
@@ -261,50 +325,78 @@ class CashuRail:
                 return
         self._end(begun, made)
 
+    async def consolidate(self) -> bool:
+        """Have the smallest of many proofs swapped for fewer; whether something was."""
+        async with self._turn:
+            if len(self.purse.proofs) < MANY_PROOFS:
+                return False
+            small = sorted(self.purse.proofs, key=lambda proof: proof.amount)[:SWAPPED_AT_ONCE]
+            keysets = await self._mint.keysets_of(small)
+            rest = _amount(small) - fee(find_keyset(proof.keyset_id, keysets) for proof in small)
+            if rest <= 0 or len(split(rest, await self._mint.active_keyset(UNIT))) >= len(small):
+                return False
+            await self._swap(small, keysets)
+        return True
+
     # -- swaps ---------------------------------------------------------------------------------------------------------
 
     async def finish_begun(self) -> list[Held]:
         """Swaps of which nobody knows whether the mint heard of them: had from it, or made now. Gives the payments that
-        were never locked: their ecash is ours again.
+        were never locked: their ecash is ours again. Raises what is in the way of the first that has no end yet, if
+        there is nothing to give.
         """
-        undone = []
+        undone: list[Held] = []
+        failed: RailFailed | ProofRefused | None = None
         async with self._turn:
-            for begun in self.purse.begun:
-                # One that is in the place of another comes after it, and ends with it.
-                if any(one.name == begun.name for one in self.purse.begun):
-                    held = await self._finish(begun)
+            for first in [one for one in self.purse.begun if not one.instead_of]:
+                # Each by itself: one that cannot be ended does not hold up the others.
+                try:
+                    held = await self._finish(first)
+                except NoAnswer:
+                    raise
+                except (RailFailed, ProofRefused) as error:
+                    failed = failed or error
+                else:
                     undone += [] if held is None else [held]
+        if failed is not None and not undone:
+            raise failed
         return undone
 
-    async def _finish(self, begun: Begun) -> Held | None:
-        [keyset] = await self._mint.keysets_of(_as_proofs(begun.outputs[:1]))
-        made = await self._mint.restored(begun.outputs, keyset)
-        if made:
-            self._end(begun, made)
-        elif begun.quote:
-            await self._finish_mint(begun, keyset)
-        elif begun.held is None or begun.instead_of:
-            await self._finish_swap(begun, keyset)
-        elif not any(one.instead_of == begun.name for one in self.purse.begun):
-            # The mint may still hear of it: so the same proofs are swapped to ourselves, and one of the two is signed.
-            rest = sum(output.amount for output in begun.outputs)
-            ours = outputs_of(rest, keyset, str, self._random_bytes)
-            instead = Begun(self._random_bytes(16).hex(), begun.inputs, tuple(ours), instead_of=begun.name)
-            self._put(self.purse.begin(instead))
-            await self._finish_swap(instead, keyset)
-            return begun.held if not any(one.name == begun.name for one in self.purse.begun) else None
-        return None
+    async def _finish(self, first: Begun) -> Held | None:
+        """End a swap, with all that were begun in its place; its payment, if that was not locked."""
+        # Before it is asked what was signed: what is spent then, and not signed for, was spent for something else.
+        states = await self._mint.states(first.inputs) if first.inputs else []
+        tried = [first, *(one for one in self.purse.begun if one.instead_of == first.name)]
+        for one in tried:
+            if made := await self._mint.restored(one.outputs, await self._keyset_of(one)):
+                self._end(one, made)
+                return None if one is first else first.held
+        if first.quote:
+            await self._finish_mint(first, await self._keyset_of(first))
+            return None
+        if any(state.state == "SPENT" for state in states):
+            # Swaps are done whole: none of these ever will be.
+            self._put(self.purse.end(first, _own_unspent(first.inputs, states)))
+            return first.held
+        check_unspent(states)
+        # The mint may still hear of what was asked before: so the same proofs are swapped to ourselves, and one of all
+        # is signed. Again and for other outputs if the mint does not sign with those keys any more.
+        active = await self._mint.active_keyset(UNIT)
+        last = tried[-1]
+        if last.held is not None or last.outputs[0].keyset_id != active.id:
+            keysets = await self._mint.keysets_of(first.inputs)
+            rest = _amount(first.inputs) - fee(find_keyset(proof.keyset_id, keysets) for proof in first.inputs)
+            ours = tuple(outputs_of(rest, active, str, self._random_bytes))
+            name = self._random_bytes(16).hex()
+            last = Begun(name, first.inputs, ours, instead_of=first.name, reclaims=first.reclaims)
+            self._put(self.purse.begin(last))
+        self._end(last, await self._mint.swap(last.inputs, last.outputs, active))
+        return first.held
 
-    async def _finish_swap(self, begun: Begun, keyset: Keyset) -> None:
-        try:
-            made = await self._mint.swap(begun.inputs, begun.outputs, keyset)
-        except ProofRefused as refused:
-            # What was on its way may have come there meanwhile.
-            made = await self._mint.restored(begun.outputs, keyset)
-            if not made:
-                await self._refused(begun, refused)
-                return
-        self._end(begun, made)
+    async def _keyset_of(self, begun: Begun) -> Keyset:
+        """What all outputs of a swap are signed with."""
+        [keyset] = await self._mint.keysets_of(_as_proofs(begun.outputs[:1]))
+        return keyset
 
     async def _swap(
         self,
@@ -313,6 +405,7 @@ class CashuRail:
         locked: Sequence[Output] = (),
         held: Held | None = None,
         locktime: int = 0,
+        reclaims: str = "",
     ) -> None:
         """Have proofs swapped: for these outputs, and what is left over is ours."""
         named = [find_keyset(proof.keyset_id, keysets) for proof in inputs]
@@ -325,39 +418,34 @@ class CashuRail:
             raise RailFailed("the mint's fee is more than what is left")
         ours = outputs_of(rest, active, str, self._random_bytes)
         name = self._random_bytes(16).hex()
-        begun = Begun(name, whole, (*locked, *ours), len(locked), held, locktime)
+        begun = Begun(name, whole, (*locked, *ours), len(locked), held, locktime, reclaims=reclaims)
         self._put(self.purse.begin(begun))
         try:
             made = await self._mint.swap(whole, begun.outputs, active)
         except ProofRefused as refused:
-            await self._refused(begun, refused)
-            raise
+            made = await self._refused(begun, refused, active)
+            if not made:
+                raise
         self._end(begun, made)
 
-    async def _refused(self, begun: Begun, refused: ProofRefused) -> None:
-        """Refused as a whole: nothing was spent by it. Our own proofs are ours again, but for those that were spent
-        before; what was locked stays where it is known.
+    async def _refused(self, begun: Begun, refused: ProofRefused, keyset: Keyset) -> tuple[Proof, ...]:
+        """What the mint signed all the same, if somebody on the way asked it twice. Else nothing was spent by it: our
+        own proofs are ours again, but for those that were spent before; what was locked stays where it is known.
         """
-        own = [proof for proof in begun.inputs if not proof.witness]
-        if begun.instead_of:
-            if refused.reason == "spent":
-                # The other one was signed after all; what it gave is asked for the next time.
-                self._put(
-                    msgspec.structs.replace(
-                        self.purse, begun=tuple(one for one in self.purse.begun if one.name != begun.name)
-                    )
-                )
-            return
-        if refused.reason == "spent" and own:
-            states = await self._mint.states(own)
-            own = [proof for proof, state in zip(own, states, strict=True) if state.state != "SPENT"]
-        self._put(self.purse.end(begun, own))
+        states: Sequence[ProofState] = ()
+        if refused.reason == "spent":
+            states = await self._mint.states(begun.inputs)
+            if made := await self._mint.restored(begun.outputs, keyset):
+                return made
+        self._put(self.purse.end(begun, _own_unspent(begun.inputs, states)))
+        return ()
 
     def _end(self, begun: Begun, made: Sequence[Proof]) -> None:
         locked = None
         if begun.held is not None:
             locked = Locked(begun.held, tuple(made[: begun.locked]), begun.locktime)
-        self._put(self.purse.end(begun, made[begun.locked :], locked))
+        purse = self.purse.end(begun, made[begun.locked :], locked)
+        self._put(purse.with_back(begun.reclaims, begun.inputs) if begun.reclaims else purse)
 
     def _put(self, purse: Purse) -> None:
         self._keep(purse)
@@ -388,6 +476,30 @@ def _is_opened_by(key: bytes, opened: Sequence[Proof], states: Sequence[ProofSta
         except ProofRefused:
             return False
     return True
+
+
+def _is_signed_by(key: bytes, proof: Proof, state: ProofState) -> bool:
+    """Whether the mint shows that this key was among those who opened it."""
+    try:
+        signatures = read_witness(state.witness or "").signatures
+    except ProofRefused:
+        return False
+    return any(is_schnorr_signed(key, proof.secret.encode(), signature) for signature in signatures)
+
+
+def _own_unspent(inputs: Sequence[Proof], states: Sequence[ProofState]) -> list[Proof]:
+    """Of the inputs of a swap that was not done, those that are ours to spend."""
+    spent = [state.state == "SPENT" for state in states] or [False] * len(inputs)
+    return [proof for proof, is_spent in zip(inputs, spent, strict=True) if not is_spent and not proof.witness]
+
+
+def _amount(proofs: Sequence[Proof]) -> int:
+    return sum(proof.amount for proof in proofs)
+
+
+def _need_cheap(taken: int, most: int) -> None:
+    if taken > most:
+        raise RailFailed(f"the mint takes {taken} satoshis for it, and {most} were agreed to (fee_msats)")
 
 
 def _need_lockable(secret: str, request: PaymentRequest) -> None:

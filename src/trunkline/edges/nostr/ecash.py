@@ -19,7 +19,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -33,7 +34,7 @@ from trunkline.edges.nostr import nutzaps
 from trunkline.edges.nostr.cashu_rail import UNIT, CashuRail
 from trunkline.edges.nostr.events import Event, Tag, signed
 from trunkline.edges.nostr.keys import Signer
-from trunkline.edges.nostr.mint_client import MintClient
+from trunkline.edges.nostr.mint_client import MintClient, NoAnswer
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.purse_file import PurseFile
 from trunkline.edges.nostr.receipting import Receipting
@@ -44,11 +45,11 @@ from trunkline.money import demands, signed_events, wallet
 from trunkline.money.bech32 import public_of
 from trunkline.money.cashu import proof
 from trunkline.money.cashu.locks import JOB_TAG, PAYMENT_TAG
-from trunkline.money.cashu.purse import Locked, Taken
+from trunkline.money.cashu.purse import MANY_PROOFS, Locked, Taken
 from trunkline.money.cashu.requests import PaymentRequest, read_request, write_request
 from trunkline.money.cashu.spent import spent_chars
 from trunkline.money.cashu.tokens import Token
-from trunkline.money.rail import Due, Proven, RailFailed
+from trunkline.money.rail import Due, Proven, RailFailed, Way
 from trunkline.money.receipts import Issued
 from trunkline.money.refusals import ProofRefused
 from trunkline.money.wallet import Held, Refused
@@ -138,7 +139,11 @@ class Ecash:
 
     def look_soon(self) -> None:
         """Something may be due now."""
-        kept = {one for mint in self.rails for one in (mint, f"terms {mint}", f"funding {mint}")}
+        kept = {
+            one
+            for mint in self.rails
+            for one in (mint, *(f"{what} {mint}" for what in ("terms", "begun", "funding", "many")))
+        }
         self._again = {name: one for name, one in self._again.items() if name in kept}
         if self.rails:
             self._wake()
@@ -164,30 +169,56 @@ class Ecash:
             self._is_looking = False
 
     async def _look_at(self, rail: CashuRail) -> None:
-        """All that is due at one mint; one that does not answer is left alone for a while."""
+        """All that is due at one mint, each by itself; a mint that does not answer is left alone for a while."""
         if not self._is_due(rail.url):
             return
-        is_known = rail.terms is not None
         try:
-            if not is_known or self._is_due(f"terms {rail.url}"):
-                await rail.look()
-                self._again[f"terms {rail.url}"] = _Again(self._feed.now().mono + TERMS_S)
+            await self._tried(rail, f"terms {rail.url}", self._look_at_terms(rail))
             if rail.purse.begun:
-                for held in await rail.finish_begun():
-                    self._payments.take(wallet.Settled(held.payment_hash))
-            if rail.purse.funding and self._is_due(f"funding {rail.url}") and not await rail.collect():
-                self._later(f"funding {rail.url}", FUNDING_AGAIN_S)
+                await self._tried(rail, f"begun {rail.url}", self._look_at_begun(rail))
+            if rail.purse.funding:
+                await self._tried(rail, f"funding {rail.url}", self._look_at_funding(rail))
+            if len(rail.purse.proofs) >= MANY_PROOFS:
+                await self._tried(rail, f"many {rail.url}", self._look_at_many(rail))
             for locked in rail.purse.locked:
-                await self._look_at_locked(rail, locked)
+                await self._tried(rail, locked.held.payment_hash, self._look_at_locked(rail, locked))
             self._again.pop(rail.url, None)
-        except RailFailed as failed:
+        except NoAnswer as failed:
             if rail.url not in self._again:
                 log.warning("nostr: ecash of %s: %s", rail.url, failed.why)
             self._later(rail.url)
-        except ProofRefused as refused:
-            log.warning("nostr: ecash of %s: %s", rail.url, refused)
-            self._later(rail.url)
         self._tell_balances()
+
+    async def _tried(self, rail: CashuRail, name: str, look: Coroutine[None, None, None]) -> None:
+        """Look at one thing, if that is due. What does not work is tried again later, and holds up nothing else."""
+        if not self._is_due(name):
+            look.close()
+            return
+        try:
+            await look
+        except NoAnswer:
+            raise
+        except (RailFailed, ProofRefused) as error:
+            if name not in self._again:
+                log.warning("nostr: ecash of %s: %s", rail.url, error)
+            self._later(name)
+
+    async def _look_at_terms(self, rail: CashuRail) -> None:
+        await rail.look()
+        self._again[f"terms {rail.url}"] = _Again(self._feed.now().mono + TERMS_S)
+
+    async def _look_at_begun(self, rail: CashuRail) -> None:
+        for held in await rail.finish_begun():
+            self._payments.take(wallet.Settled(held.payment_hash))
+        self._again.pop(f"begun {rail.url}", None)
+
+    async def _look_at_funding(self, rail: CashuRail) -> None:
+        if not await rail.collect():
+            self._later(f"funding {rail.url}", FUNDING_AGAIN_S)
+
+    async def _look_at_many(self, rail: CashuRail) -> None:
+        if not await rail.consolidate():
+            self._later(f"many {rail.url}")
 
     def _is_due(self, name: str) -> bool:
         again = self._again.get(name)
@@ -220,34 +251,43 @@ class Ecash:
 
     def reaches(self, request: str) -> bool:
         """Whether this asks for ecash of a mint that is listed."""
-        return demands.is_ecash(request) and self._rail_for(request) is not None
+        return demands.is_ecash(request) and bool(self._shared(request))
 
-    def _rail_for(self, request: str) -> CashuRail | None:
-        """Of the mints that are asked for, the one of which we have most."""
+    def _shared(self, request: str) -> list[CashuRail]:
+        """Of the mints that are asked for, those that are listed."""
         try:
             mints = read_request(request).mints
         except ProofRefused:
-            return None
-        shared = [self.rails[mint] for mint in mints if mint in self.rails]
-        return max(shared, key=lambda rail: rail.purse.amount, default=None)
+            return []
+        return [self.rails[mint] for mint in mints if mint in self.rails]
 
-    def need_ready(self, wish: Held) -> None:
+    def way(self, request: str) -> Way | None:
+        """The mint that takes least for paying this, of several the one of which we have most; None if there is not
+        enough at any.
+        """
+        found = []
+        for rail in self._shared(request):
+            with suppress(RailFailed):
+                cost = rail.cost(read_request(request).amount)
+                found.append((cost, -rail.purse.amount, rail.url))
+        return None if not found else Way(min(found)[2], min(found)[0] * proof.MSATS[UNIT])
+
+    def need_ready(self, wish: Held, way: Way) -> None:
         """``Refused`` if there is not enough."""
-        rail = self._rail_for(wish.invoice)
+        rail = self.rails.get(way.mint)
         try:
             if rail is None:
                 raise RailFailed("none of its mints is listed in [nostr.wallet] mints")
-            rail.need_ready(wish)
+            rail.need_ready(wish, way.fee_msats // proof.MSATS[UNIT])
         except RailFailed as failed:
             raise Refused("PAYMENT_FAILED", failed.why) from None
 
-    async def pay(self, wish: Held) -> str:
+    async def pay(self, wish: Held, way: Way) -> str:
         """Lock the money to its payee, and tell him. Empty: what proves it is known when he has redeemed it."""
-        rail = self._rail_for(wish.invoice)
-        assert rail is not None  # it was ready
+        rail = self.rails[way.mint]
         asked = signed_events.read(bytes(wish.asked))
         try:
-            locked = await rail.lock(wish, lambda tag: tag in asked.tags)
+            locked = await rail.lock(wish, lambda tag: tag in asked.tags, way.fee_msats // proof.MSATS[UNIT])
         except ProofRefused as refused:
             raise RailFailed(f"the mint did not do it: {refused}") from None
         finally:
@@ -279,40 +319,50 @@ class Ecash:
         held, name = locked.held, locked.held.payment_hash
         call = self._views.call(held.order) if held.order else None
         is_open = call is not None and not call.status.is_outcome
-        if name in self._issuing or not self._is_due(name) or (is_open and not rail.is_over(locked)):
+        if name in self._issuing or (is_open and not rail.is_over(locked)):
             return
-        try:
-            proven = await rail.redeemed(locked)
-        except ProofRefused as refused:
-            self._feed.feed([Noticed("nostr.ecash", EDGE, held.provider, f"it is spent, without proof: {refused}")])
-            self._settled(rail, locked)
-            return
-        if proven is not None:
+        standing = await rail.standing(locked)
+        if standing.unspent:
+            if not rail.is_over(locked) or standing.is_pending:
+                self._later(name)
+                return
+            await rail.reclaim(locked, standing.unspent)
+            locked = next(one for one in rail.purse.locked if one.held.payment_hash == name)
+        if standing.proven is not None:
             is_right = call is not None and call.status is Status.SUCCEEDED and held.provider in to_be_paid(call.output)
             if not is_right:
-                text = "it was redeemed for a job that has no result that counts"
-                self._feed.feed([Noticed("nostr.ecash", EDGE, held.provider, text)])
+                self._notice(held, "it was redeemed for a job that has no result that counts")
             if not is_right or self._receipting.known(name, held.job_hash) is not None:
-                self._settled(rail, locked)
+                self._settled(rail, locked, locked.amount)
                 return
             self._issuing.add(name)
 
             def issued(_issued: Issued | None) -> None:
                 self._issuing.discard(name)
-                self._settled(rail, locked)
+                self._settled(rail, locked, locked.amount)
 
-            self._receipting.issue(held, proven, held.order, issued, rule_of=held.call_id, prepaid=True)
-        elif rail.is_over(locked):
-            await rail.reclaim(locked)
-            self._payments.take(wallet.Settled(name))
-        else:
-            self._later(name)
+            self._receipting.issue(held, standing.proven, held.order, issued, rule_of=held.call_id, prepaid=True)
+            return
+        # Nothing of it is unspent, and the payee does not have all of it: there is no receipt.
+        gone = standing.paid + standing.unproven
+        if gone:
+            whole = locked.amount + locked.back
+            self._notice(held, f"{standing.paid} of {whole} satoshis are proven to be redeemed, {gone} are spent")
+        self._settled(rail, locked, gone)
 
-    def _settled(self, rail: CashuRail, locked: Locked) -> None:
-        """Its payee has it."""
-        self._payments.take(wallet.Settled(locked.held.payment_hash, locked.nutzap or "untold"))
-        rail.ended(locked.held.payment_hash)
-        self._again.pop(locked.held.payment_hash, None)
+    def _notice(self, held: Held, text: str) -> None:
+        self._feed.feed([Noticed("nostr.ecash", EDGE, held.provider, text)])
+
+    def _settled(self, rail: CashuRail, locked: Locked, paid: int) -> None:
+        """It is over: its payee has so many satoshis of it."""
+        name = locked.held.payment_hash
+        told = wallet.Settled(name)
+        if paid:
+            msats = 0 if paid == locked.amount + locked.back else paid * proof.MSATS[UNIT]
+            told = wallet.Settled(name, locked.nutzap or "untold", msats)
+        self._payments.take(told)
+        rail.ended(name)
+        self._again.pop(name, None)
         self._tell_balances()
 
     # -- being paid ----------------------------------------------------------------------------------------------------

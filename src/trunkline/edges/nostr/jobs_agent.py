@@ -34,6 +34,7 @@ from trunkline.entries import ProcessStep
 from trunkline.events import Event as Happened
 from trunkline.events import Noticed
 from trunkline.model import Now, ProcessIdentity, Status, ToolDefinition
+from trunkline.money.rail import Way
 from trunkline.money.wallet import Paid
 
 ANSWERS: Final = "answers"
@@ -71,6 +72,9 @@ class Ending(Protocol):
     def held_by(self, payment_hash: str, order: str) -> str:
         """The call that had the money of an invoice held for an order; empty if none did."""
 
+    def way(self, text: str) -> Way | None:
+        """How what somebody asks to be paid by would be paid with the money that is here; None if it cannot be."""
+
 
 class RemoteJobs(Resident):
     """The agent, and everything that it needs to buy jobs. ``say`` tells relays of an event and hears whether one took
@@ -103,7 +107,9 @@ class RemoteJobs(Resident):
         self.records = Records()
         self.book = Book(settings.kinds, chance, self.records)
         self._settling = settling
-        lookups = Lookups(self._steps, partial(is_open, views), views.denied, settling.paid_before, settling.held_by)
+        lookups = Lookups(
+            self._steps, partial(is_open, views), views.denied, settling.paid_before, settling.held_by, settling.way
+        )
         self.buyer = Buyer(settings, signer, self.book, self.records, lookups, entropy, chance)
         self._alarm = Alarm(feed, self.buyer.wake_at, self._wake)
         self._offered: tuple[str, ...] = remote_tools.offered(())

@@ -3,8 +3,8 @@
 Owns the connection to one mint and what its refusals mean. Does not own the words (``money.cashu.mint``), whose money
 it is, nor what is kept of it. A mint is a stranger: its answers are bounded, and checked wherever they can be.
 
-Invariant: ``swap`` gives proofs that the mint signed, or says that it refused, or that nobody knows; then the same
-outputs are asked for again (``restored``).
+Invariant: ``swap`` gives proofs that the mint signed; or says that it refused, if the mint named a reason for which it
+does nothing; or that nobody knows. Then the same outputs are asked for again (``restored``).
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from trunkline.money.rail import RailFailed
 from trunkline.money.refusals import ProofRefused
 
 TIMEOUT_S: Final = 30.0
-# How mints say that a proof was spent before, or is just being spent.
-_SPENT, _PENDING = 11001, 11002
+
+
+class NoAnswer(RailFailed):
+    """The mint does not answer at all: there is no point in asking it anything else now."""
 
 
 class MintClient:
@@ -40,9 +42,9 @@ class MintClient:
         # A keyset never changes but for whether it is active: its id is the hash of it.
         self._known: dict[str, Keyset] = {}
 
-    async def enforces_locks(self) -> bool:
-        """Whether the mint says that it enforces the locks that we make."""
-        return mint.enforces_locks(await self._get(mint.INFO_PATH))
+    async def missing_nuts(self) -> list[str]:
+        """What the mint does not do, of all that is needed."""
+        return mint.missing_nuts(await self._get(mint.INFO_PATH))
 
     async def active_keyset(self, unit: str) -> Keyset:
         """The keyset of a unit that new proofs are signed with; of several the cheapest."""
@@ -66,10 +68,14 @@ class MintClient:
     @staticmethod
     def _promised(answer: client.Answer, outputs: Sequence[Output], keyset: Keyset) -> tuple[Proof, ...]:
         if answer.status == 200:
-            return proofs_of(outputs, mint.read_promises(answer.body), keyset)
-        if 400 <= answer.status < 500:
-            code = mint.refusal_code(answer.body)
-            reason = {_SPENT: "spent", _PENDING: "pending"}.get(code, "refused_by_mint")
+            try:
+                return proofs_of(outputs, mint.read_promises(answer.body), keyset)
+            except ProofRefused as refused:
+                # Cut off, or somebody else's: the mint may well have done it.
+                raise RailFailed(f"the mint's answer is not usable: {refused}", is_unknown=True) from None
+        code = mint.refusal_code(answer.body) if 400 <= answer.status < 500 else 0
+        if code in mint.NOT_DONE:
+            reason = {mint.SPENT: "spent", mint.PENDING: "pending"}.get(code, "refused_by_mint")
             raise ProofRefused(reason, f"code {code}")
         raise RailFailed(f"the mint answered with {answer.status}", is_unknown=True)
 
@@ -124,4 +130,4 @@ class MintClient:
         try:
             return await client.request(self.url + path, method, body=body, timeout_s=self._timeout_s, tls=self._trust)
         except client.Unreachable:
-            raise RailFailed("the mint does not answer", is_unknown=bool(body)) from None
+            raise NoAnswer("the mint does not answer", is_unknown=bool(body)) from None

@@ -26,7 +26,7 @@ from trunkline.edges.nostr.nip47 import Connection, WalletResponse
 from trunkline.edges.nostr.session import Filter
 from trunkline.model import Now
 from trunkline.money import bolt11, demands, lightning
-from trunkline.money.rail import RailFailed
+from trunkline.money.rail import RailFailed, Way
 from trunkline.money.wallet import Held
 
 SUBSCRIPTION: Final = "wallet-responses"
@@ -35,6 +35,7 @@ ANSWER_S: Final = 900.0
 OVERLAP_S: Final = 60
 # A relay that is not reached by then is not there.
 CONNECT_S: Final = 10.0
+LIGHTNING: Final = Way()
 # All relays said that they did not take the request: what they say is no proof, so an answer is still listened for.
 REFUSED_S: Final = 30.0
 # Errors of NIP-47 that say that nothing was paid. INTERNAL, OTHER and words that are not in it say nothing of that.
@@ -75,10 +76,10 @@ class OutsideWallet:
         """Whether this is an invoice: any wallet may pay it."""
         return not demands.is_ecash(request)
 
-    def need_ready(self, wish: Held) -> None:
+    def need_ready(self, wish: Held, way: Way = LIGHTNING) -> None:
         """What it has, the wallet alone knows."""
 
-    async def pay(self, wish: Held, timeout_s: float = ANSWER_S) -> str:
+    async def pay(self, wish: Held, way: Way = LIGHTNING, timeout_s: float = ANSWER_S) -> str:  # noqa: ARG002  (there is one)
         """Have an invoice paid; the preimage. ``RailFailed`` says why it was not, or that nobody knows."""
         invoice = wish.invoice
         payment_hash = bolt11.read(invoice).payment_hash

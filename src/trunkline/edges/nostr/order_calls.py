@@ -9,7 +9,7 @@ what it is about.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -27,6 +27,7 @@ from trunkline.model import Behalf, Circumstance, Principal
 from trunkline.money import demands
 from trunkline.money.demands import NotADemand
 from trunkline.money.job_names import with_salt
+from trunkline.money.rail import Way
 from trunkline.money.wallet import Paid
 
 # What the references of these calls begin with.
@@ -39,21 +40,28 @@ class BadDemand(ValueError):
     """Money that is not even asked about; the text says why."""
 
 
-def demanded(order: Order, said: JobFeedback, event: Event, wallet: NostrWallet, signer: Signer) -> Paying:
+def demanded(
+    order: Order,
+    said: JobFeedback,
+    event: Event,
+    wallet: NostrWallet,
+    signer: Signer,
+    way_of: Callable[[str], Way | None],
+) -> Paying:
     """What a provider wants to be paid; ``BadDemand`` if that is no honest request, or more than was bid.
 
-    Of several ways to pay it is ecash of a mint that is listed, where we may pay with it, else the first.
+    Of several ways to pay it is the cheapest, with the mint's fee, of those that we can pay (``way_of``) and that are
+    within the bid. If none is, it is what we could pay with other money: ecash of a mint that is listed, or the first.
     """
     mints = wallet.mints if wallet.prepay else ()
-    ways = [(said.amount_msats, said.invoice), *said.others]
-    amount, text = next((way for way in ways if demands.is_ecash(way[1]) and _mint_of(way[1], mints)), ways[0])
     bid = order.options.bid_msats
     salt = signer.job_salt(event.pubkey, order.job_hash) if order.is_private else ""
+    amount, text, way = _cheapest([(said.amount_msats, said.invoice), *said.others], bid, wallet, way_of)
     try:
         demand = demands.read(text, order.job_hash, salt)
     except NotADemand as error:
         raise BadDemand(f"it asks to be paid by what is no invoice: {error}") from None
-    msats, mint = demand.amount_msats, _mint_of(text, mints)
+    msats, mint = demand.amount_msats, way.mint or _mint_of(text, mints)
     if msats is None or amount != msats:
         raise BadDemand("it asks for another amount than its invoice")
     if bid is not None and msats > bid:
@@ -65,7 +73,41 @@ def demanded(order: Order, said: JobFeedback, event: Event, wallet: NostrWallet,
         raise BadDemand(f"it wants ecash, {why}")
     if demand.rail == "cashu" and demand.names_job is None:
         raise BadDemand("its request for ecash names no job, so no receipt of it would hold")
-    return Paying(msats, text, demand.payment_hash, event, names_job=bool(demand.names_job), mint=mint, salt=salt)
+    return Paying(
+        msats,
+        text,
+        demand.payment_hash,
+        event,
+        names_job=bool(demand.names_job),
+        mint=mint,
+        salt=salt,
+        fee_msats=way.fee_msats,
+    )
+
+
+def _cheapest(
+    asked: Sequence[tuple[int | None, str]],
+    bid: int | None,
+    wallet: NostrWallet,
+    way_of: Callable[[str], Way | None],
+) -> tuple[int | None, str, Way]:
+    """Amount, text and way of what is paid, of several that a provider lets us choose of."""
+    mints = wallet.mints if wallet.prepay else ()
+    found = []
+    for place, (amount, text) in enumerate(asked):
+        is_ecash = demands.is_ecash(text)
+        way = way_of(text) if not is_ecash or _mint_of(text, mints) else None
+        if way is None and not is_ecash and wallet.prepay and wallet.connection:
+            way = Way()
+        if way is not None and amount is not None:
+            is_above = bid is not None and amount > bid
+            # Of two that cost the same, ecash: a wallet elsewhere may take a fee that nobody here knows.
+            found.append((is_above, amount + way.fee_msats, not is_ecash, place, way))
+    if found:
+        *_, place, way = min(found, key=lambda one: one[:4])
+        return (*asked[place], way)
+    listed = (one for one in asked if demands.is_ecash(one[1]) and _mint_of(one[1], mints))
+    return (*next(listed, asked[0]), Way())
 
 
 def _mint_of(text: str, mints: Sequence[str]) -> str:
@@ -92,7 +134,7 @@ def pay_call(session: int, order: Order, request: Request, paying: Paying, befor
         "asked": with_salt(encoded(paying.asked), paying.salt),
     }
     if paying.mint:
-        wish["mint"] = paying.mint
+        wish |= {"mint": paying.mint, "fee_msats": paying.fee_msats}
     key = f"{order.call_id}/pay/{paying.payment_hash}"
     return _call(session, order, f"{PAY}{request.event.id}", PAY_TOOL, wish, key, sensitive=False)
 

@@ -106,12 +106,17 @@ class Paying(Struct, eq=False):
     preimage: str = ""
     # Whose ecash it is to be paid with; empty for Lightning.
     mint: str = ""
-    # Why it was not paid.
+    # The most that this mint takes for it.
+    fee_msats: int = 0
+    # Why it was not paid; or that nobody knows whether it was.
     why: str = ""
+    is_unknown: bool = False
 
     def not_paid(self) -> str:
         """What is told of a payment that was not made: how much it was over, why, and the call that has the rest."""
         where = f" (call {self.call_id})" if self.call_id else ""
+        if self.is_unknown:
+            return f"whether {self.msats} msats asked for it were paid is unknown: {self.why}{where}"
         return f"{self.msats} msats asked for it were not paid: {self.why}{where}"
 
 
@@ -447,7 +452,8 @@ def nobody_left(order: Order, verdict: JobVerdict | None, can_be_asked: int, *, 
         text = f"{asked} asked for {name}, and none gave a result that counts"
         refused = [one.paying for one in order.requests.values() if one.paying and one.paying.state == "over"]
         text = "; ".join((text, *(paying.not_paid() for paying in refused[:MAX_NOT_PAID])))
-        return fault("tool.failed", text, retryable=True)
+        # Where money may be on its way, trying again could pay twice.
+        return fault("tool.failed", text, retryable=not any(paying.is_unknown for paying in refused))
     if can_be_asked:
         text = f"{order.quorum} providers of {name} have to agree, and {can_be_asked} can be asked"
         return fault("tool.unavailable", f"{text}; `remote.providers` 1 trusts one")

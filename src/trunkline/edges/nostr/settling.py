@@ -19,7 +19,9 @@ from trunkline.edges.nostr.orders import EndPayments, Prepaid
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.receipting import Receipting
 from trunkline.model import Now, Status
-from trunkline.money import lightning
+from trunkline.money import demands, lightning
+from trunkline.money.demands import NotADemand
+from trunkline.money.rail import Way
 from trunkline.money.receipts import Issued
 from trunkline.money.wallet import Held, Paid
 
@@ -37,6 +39,9 @@ class HandedOver(Protocol):
 
     def look_soon(self) -> None:
         """A job has its verdict: see how its payments stand."""
+
+    def way(self, request: str) -> Way | None:
+        """Of which mint, and for what fee, this would be paid; None if there is not enough at any."""
 
     def paid_by(self, payment_hash: str, order: str) -> str:
         """The call that handed ecash over for an order; empty if none did."""
@@ -113,6 +118,15 @@ class Settling:
         if held is not None and held.order == order:
             return held.call_id
         return "" if self._ecash is None else self._ecash.paid_by(payment_hash, order)
+
+    def way(self, text: str) -> Way | None:
+        """How what somebody asks to be paid by would be paid with the money that is here; None if it cannot be."""
+        if demands.is_ecash(text):
+            return None if self._ecash is None else self._ecash.way(text)
+        try:
+            return Way() if demands.read(text, "").node == self._payments.node else None
+        except NotADemand:
+            return None
 
     def take_up(self, now: Now) -> None:
         """After a restart: end what is held for jobs that have an outcome, and make receipts that are missing."""

@@ -33,7 +33,7 @@ from trunkline.money import budget, demands, signed_events, wallet
 from trunkline.money.budget import BUDGET_RULE, UNTIED_RULE, Budget
 from trunkline.money.demands import Demand, NotADemand
 from trunkline.money.job_names import salt_of
-from trunkline.money.rail import MAX_MSATS, Msats, Payer, RailFailed, RailName
+from trunkline.money.rail import MAX_MSATS, Msats, Payer, RailFailed, RailName, Way
 from trunkline.money.wallet import OWN, Held, Paid, Refused
 
 EDGE: Final = "nostr"
@@ -77,6 +77,8 @@ class Payment(Struct, frozen=True, forbid_unknown_fields=True):
     invoice_names_job: bool | None = None
     # Whose ecash it is paid with, where ``invoice`` asks for ecash.
     mint: Annotated[str, Meta(max_length=2048)] = ""
+    # The most that this mint may take for it, beside the amount.
+    fee_msats: Annotated[int, Meta(ge=0, le=MAX_MSATS)] = 0
 
 
 class _New(Struct, frozen=True, forbid_unknown_fields=True):
@@ -144,6 +146,12 @@ DEFINITIONS: Final = (
                     "type": "string",
                     "description": "The mint whose ecash it is paid with, if it is asked for in ecash.",
                     "maxLength": 2048,
+                },
+                "fee_msats": {
+                    "type": "integer",
+                    "minimum": 0,
+                    "maximum": MAX_MSATS,
+                    "description": "The most that this mint may take for it, beside the amount.",
                 },
                 "invoice_names_job": {
                     "type": "boolean",
@@ -247,7 +255,8 @@ class WalletAgent(Resident):
     def _too_much(self, payment: Payment, now: Now) -> str:
         """The amount, the limit and the setting; empty if so much may be paid."""
         own = self._payments.wallet
-        problem = budget.problem(self._budget, own, payment.amount_msats, payment.job.order, now.ms)
+        msats = payment.amount_msats + payment.fee_msats
+        problem = budget.problem(self._budget, own, msats, payment.job.order, now.ms)
         return f"{problem} in [nostr.wallet]" if problem else ""
 
     def _beyond_budget(self, payment: Payment, now: Now) -> Fault | None:
@@ -377,21 +386,22 @@ class WalletAgent(Resident):
             order=payment.job.order,
             call_id=effect.call_id,
         )
-        payer.need_ready(wish)
+        way = Way(payment.mint.rstrip("/"), payment.fee_msats)
+        payer.need_ready(wish, way)
         sent = wallet.Sent(
             wish.payment_hash, wish.provider, wish.msats, wish.job_hash, wish.order, wish.call_id, now.ms,
-            demand.expires_s * 1000 or now.ms + OPEN_MS,
+            demand.expires_s * 1000 or now.ms + OPEN_MS, way.fee_msats,
         )  # fmt: skip
 
         def stored() -> None:
-            self._background.spawn(self._sent(effect, wish, demand.rail, payer))
+            self._background.spawn(self._sent(effect, wish, demand.rail, payer, way))
 
         self._payments.take(self._payments.wallet.try_send(sent), stored)
 
-    async def _sent(self, effect: Deliver, wish: Held, rail: RailName, payer: Payer) -> None:
+    async def _sent(self, effect: Deliver, wish: Held, rail: RailName, payer: Payer, way: Way) -> None:
         """Pay, and wait for what is known of it."""
         try:
-            preimage = await payer.pay(wish)
+            preimage = await payer.pay(wish, way)
         except RailFailed as failed:
             if failed.is_unknown:
                 self.finish(effect.call_id, Status.UNKNOWN, fault("tool.failed", failed.why))
@@ -453,6 +463,8 @@ def _untied(payment: Payment) -> Verdict | None:
         return _denied("input", fault("tool.invalid_input", "invoice_names_job: is not what the invoice says"))
     if (payment.mint.rstrip("/") not in demand.mints) if demand.rail == "cashu" else bool(payment.mint):
         return _denied("input", fault("tool.invalid_input", "mint: is none whose ecash the invoice asks for"))
+    if demand.rail != "cashu" and payment.fee_msats:
+        return _denied("input", fault("tool.invalid_input", "fee_msats: is what a mint takes, and there is none"))
     if demand.rail == "cashu" and demand.names_job is None:
         return _denied("input", fault("tool.invalid_input", "invoice: names no job, so no receipt of it would hold"))
     reason = "the invoice does not say which job it is for: only the payee's word ties it to this one"

@@ -31,8 +31,15 @@ MINT_PATH: Final = "/v1/mint/bolt11"
 RESTORE_PATH: Final = "/v1/restore"
 # Mints keep the old ones: so many are years.
 MAX_KEYSETS: Final = 256
-# What a mint has to support for a lock to be one: spending conditions, P2PK, HTLC.
-_LOCKS: Final = ("10", "11", "14")
+# What a mint has to support: to say what is spent (7) and what it signed (9), without which an answer that is lost is
+# money that is lost; locks (10, 11, 14); and to prove its signatures (12).
+_NEEDED: Final = ("7", "9", "10", "11", "12", "14")
+# By these numbers a mint says that it refused and did nothing (`error_codes.md` of the NUTs, and 11000 of nutshell, the
+# reference implementation, for a transaction that it does not take). Not 11003 and 11004: there the outputs are signed.
+SPENT, PENDING = 11001, 11002
+NOT_DONE: Final = frozenset(
+    {10001, 10003, 11000, SPENT, PENDING, *range(11005, 11016), 12001, 12002, *range(20001, 20010)}
+)
 
 Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Hex33 = Annotated[str, Meta(pattern=r"^[0-9a-f]{66}\Z")]
@@ -198,10 +205,10 @@ def check_unspent(states: Sequence[ProofState]) -> None:
         raise ProofRefused("pending")
 
 
-def enforces_locks(body: bytes) -> bool:
-    """Whether a mint says of itself that it enforces the locks that we make; to one that does not, they are nothing."""
+def missing_nuts(body: bytes) -> list[str]:
+    """What a mint does not say of itself that it does, of all that is needed: at such a mint money could be lost."""
     nuts = _read(body, _Info).nuts
-    return all(isinstance(nuts.get(nut), dict) and nuts[nut].get("supported") is True for nut in _LOCKS)
+    return [nut for nut in _NEEDED if not isinstance(nuts.get(nut), dict) or nuts[nut].get("supported") is not True]
 
 
 def refusal_code(body: bytes) -> int:

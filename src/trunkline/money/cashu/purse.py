@@ -11,10 +11,10 @@ that was begun.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from trunkline.errors import ConfigError
 from trunkline.money.cashu.swaps import Output
@@ -22,7 +22,9 @@ from trunkline.money.cashu.tokens import Proof
 from trunkline.money.rail import RailFailed
 from trunkline.money.wallet import Held
 
-# Some 400 bytes each, a locked one 900.
+# Some 400 bytes each, a locked one 900. From ``MANY`` on small ones are swapped for large ones, from ``MAX_PROOFS`` on
+# nothing new is bought or asked for. Neither bounds what is read: whatever was written is money.
+MANY_PROOFS: Final = 512
 MAX_PROOFS: Final = 4096
 MAX_PURSE_BYTES: Final = 8_388_608
 # Tokens that are locked to payees, or that strangers locked to us, at a time; each has the payee's event with it.
@@ -41,8 +43,10 @@ class Begun(Struct, frozen=True):
     locktime: int = 0
     # The quote of the mint that was paid, in the place of inputs.
     quote: str = ""
-    # Another one, of which nobody knows whether the mint heard of it: one of the two is signed.
+    # Another one, of which nobody knows whether the mint heard of it: one of all that are in its place is signed.
     instead_of: str = ""
+    # The payment whose lock has ended and that is had back.
+    reclaims: str = ""
 
 
 class Locked(Struct, frozen=True):
@@ -53,6 +57,8 @@ class Locked(Struct, frozen=True):
     locktime: int
     # The event that told the payee; empty if he was never told.
     nutzap: str = ""
+    # What came back of it; the proofs are those that did not.
+    back: int = 0
 
     @property
     def amount(self) -> int:
@@ -79,7 +85,7 @@ class Funding(Struct, frozen=True):
 class Purse(Struct, frozen=True):
     """All of it."""
 
-    proofs: Annotated[tuple[Proof, ...], Meta(max_length=MAX_PROOFS)] = ()
+    proofs: tuple[Proof, ...] = ()
     begun: tuple[Begun, ...] = ()
     locked: tuple[Locked, ...] = ()
     taken: tuple[Taken, ...] = ()
@@ -126,11 +132,11 @@ class Purse(Struct, frozen=True):
 
     def end(self, begun: Begun, proofs: Sequence[Proof], locked: Locked | None = None) -> Purse:
         """A swap is over, with the one in whose place it was: these proofs are ours, and these locked to a payee."""
-        gone = {begun.name, begun.instead_of} | {one.name for one in self.begun if one.instead_of == begun.name}
+        first = begun.instead_of or begun.name
         return msgspec.structs.replace(
             self,
             proofs=(*self.proofs, *proofs),
-            begun=tuple(one for one in self.begun if one.name not in gone),
+            begun=tuple(one for one in self.begun if first not in (one.name, one.instead_of)),
             locked=self.locked if locked is None else (*self.locked, locked),
         )
 
@@ -138,6 +144,16 @@ class Purse(Struct, frozen=True):
         """What is locked for a payment is known better."""
         found = tuple(changed if one.held.payment_hash == changed.held.payment_hash else one for one in self.locked)
         return msgspec.structs.replace(self, locked=found)
+
+    def with_back(self, payment_hash: str, proofs: Sequence[Proof]) -> Purse:
+        """Of what was locked for a payment, these are the payee's no more."""
+        secrets = {proof.secret for proof in proofs}
+        for one in self.locked:
+            if one.held.payment_hash == payment_hash:
+                left = tuple(proof for proof in one.proofs if proof.secret not in secrets)
+                back = one.back + one.amount - sum(proof.amount for proof in left)
+                return self.with_locked(msgspec.structs.replace(one, proofs=left, back=back))
+        return self
 
     def without_locked(self, payment_hash: str) -> Purse:
         """What was locked is its payee's, or ours again."""

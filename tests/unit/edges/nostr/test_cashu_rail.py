@@ -3,50 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
-from msgspec import Raw
 
 from tests.mints import MintServer
+from tests.unit.edges.nostr.ecash_sides import NOW, Side, locked, token_of, verify, wanted
 from tests.unit.money.cashu.toy_mint import PAYEE_SECRET, PAYER, PAYER_SECRET, ToyMint
-from tests.unit.money.paid import JOB_HASH, NPUB, signed_event
-from trunkline.edges.nostr.cashu_rail import LOCK_S, CashuRail
+from tests.unit.money.paid import JOB_HASH
+from trunkline.edges.nostr.cashu_rail import LOCK_S
 from trunkline.edges.nostr.mint_client import MintClient
-from trunkline.money.cashu import mint, proof
+from trunkline.money.cashu import mint
 from trunkline.money.cashu.locks import JOB_TAG, lock_secret
 from trunkline.money.cashu.purse import Locked, Purse
-from trunkline.money.cashu.requests import PaymentRequest, write_request
 from trunkline.money.cashu.swaps import outputs_of
 from trunkline.money.cashu.tokens import Token
-from trunkline.money.rail import Due, Proven, RailFailed
+from trunkline.money.rail import RailFailed
 from trunkline.money.refusals import ProofRefused
-from trunkline.money.wallet import Held
-
-NOW = 1_700_000_000
-
-
-class Side:
-    """One who pays or is paid, with what he has on disk."""
-
-    def __init__(self, server: MintServer, secret: bytes, amount: int = 0) -> None:
-        self.disk: list[Purse] = []
-        self.server = server
-        self.secret = secret
-        self.rail = self.started(Purse(server.mint.proofs(amount)) if amount else Purse())
-
-    def started(self, purse: Purse) -> CashuRail:
-        """The same after a kill, with this on disk."""
-        mint = MintClient(self.server.url, timeout_s=5)
-        count = iter(range(10_000))
-
-        def chance(size: int) -> bytes:
-            return hashlib.sha256(self.secret + str(next(count)).encode() + bytes(len(self.disk))).digest()[:size]
-
-        return CashuRail(mint, self.secret, purse, self.disk.append, self.server.wall, chance)
 
 
 @pytest.fixture
@@ -59,39 +34,12 @@ async def server() -> AsyncIterator[MintServer]:
     listening.close()
 
 
-async def wanted(payee: Side, amount: int = 13, **changed: Any) -> Held:
-    """What the payee asks for, in an event that he signed."""
-    await payee.rail.look()
-    usual = {"mints": (payee.server.url,), "tags": ((JOB_TAG, JOB_HASH),)}
-    request = write_request(PaymentRequest(amount, "sat", key=payee.rail.key.hex(), **(usual | changed)))
-    asked = signed_event([("amount", str(amount * 1000), request), payee.rail.keyset_tag()])
-    return Held(
-        payment_hash=hashlib.sha256(request.encode()).hexdigest(), payer="exchange", payee=NPUB, msats=amount * 1000,
-        invoice=request, asked=Raw(asked), quote_id="q", request_id="00" * 32, schema_id="s", job_hash=JOB_HASH,
-        provider=NPUB, at_ms=NOW * 1000, judge="buyer", order="o", call_id="c",
-    )  # fmt: skip
-
-
-async def locked(payer: Side | CashuRail, wish: Held) -> Locked:
-    rail = payer if isinstance(payer, CashuRail) else payer.rail
-    return await rail.lock(wish, lambda _tag: True)
-
-
-def token_of(one: Locked, server: MintServer) -> Token:
-    return Token(server.url, "sat", one.proofs)
-
-
-def verify(proven: Proven, held: Held) -> None:
-    evidence = bytes(proven.evidence).decode()
-    proof.verify(proven.proof, Due(held.msats, held.provider, proven.asset_id, held.invoice, held.job_hash, evidence))
-
-
 async def test_what_is_locked_is_taken_redeemed_and_proves_the_payment_to_both(server: MintServer) -> None:
     payer, payee = Side(server, PAYER_SECRET, 100), Side(server, PAYEE_SECRET)
     wish = await wanted(payee)
     found = await locked(payer, wish)
     assert (payer.rail.purse.amount, payer.rail.purse.amount_locked) == (100 - 13 - 1, 13)
-    assert await payer.rail.redeemed(found) is None
+    assert (await payer.rail.standing(found)).proven is None
     await payee.rail.check(token_of(found, server), wish.invoice)
     payee.rail.take(wish, token_of(found, server))
     assert payee.rail.purse.amount == 0
@@ -102,7 +50,7 @@ async def test_what_is_locked_is_taken_redeemed_and_proves_the_payment_to_both(s
     assert await payee.rail.redeem(taken) == proven
     assert payee.rail.purse.amount == 12
     # What the mint tells the payer proves the same.
-    shown = await payer.rail.redeemed(found)
+    shown = (await payer.rail.standing(found)).proven
     assert shown is not None
     verify(shown, wish)
     payer.rail.ended(wish.payment_hash)
@@ -170,15 +118,15 @@ async def test_who_has_not_enough_or_not_at_this_mint_locks_nothing(server: Mint
         poor = Side(server, PAYER_SECRET, amount)
         await poor.rail.look()
         with pytest.raises(RailFailed, match="not enough"):
-            poor.rail.need_ready(wish)
+            poor.rail.need_ready(wish, 1)
         with pytest.raises(RailFailed, match="not enough"):
             await locked(poor, wish)
         assert (poor.rail.purse.amount, poor.disk) == (amount, [])
     rich = Side(server, PAYER_SECRET, 100)
     with pytest.raises(RailFailed, match="another mint"):
-        rich.rail.need_ready(await wanted(payee, mints=("https://mint.example",)))
+        rich.rail.need_ready(await wanted(payee, mints=("https://mint.example",)), 1)
     with pytest.raises(RailFailed, match="does not name the keys"):
-        await rich.rail.lock(wish, lambda _tag: False)
+        await rich.rail.lock(wish, lambda _tag: False, 1)
     assert rich.disk == []
 
 
@@ -187,10 +135,10 @@ async def test_at_a_mint_that_enforces_no_locks_nothing_is_asked_for_or_locked(s
     wish = await wanted(payee)
     assert payee.rail.can_ask(13)
     server.instead["/v1/info"] = (200, b'{"nuts":{}}')
-    with pytest.raises(RailFailed, match="locks"):
+    with pytest.raises(RailFailed, match="NUT"):
         await payee.rail.look()
     assert not payee.rail.can_ask(13)
-    with pytest.raises(RailFailed, match="locks"):
+    with pytest.raises(RailFailed, match="NUT"):
         await locked(payer, wish)
     assert payer.disk == []
 
@@ -207,14 +155,15 @@ async def test_what_was_not_redeemed_is_had_back_once_its_lock_has_ended_and_not
     found = await locked(payer, wish)
     assert not payer.rail.is_over(found)
     with pytest.raises(ProofRefused) as error:
-        await payer.rail.reclaim(found)
+        await payer.rail.reclaim(found, found.proofs)
     assert error.value.reason == "refused_by_mint"
     assert (payer.rail.purse.amount, payer.rail.purse.amount_locked) == (86, 13)
     server.wall = lambda: float(NOW + LOCK_S + 61)
     later = payer.started(payer.disk[-1])
     assert later.is_over(found)
-    await later.reclaim(found)
-    assert (later.purse.amount, later.purse.amount_locked, later.purse.locked) == (98, 0, ())
+    await later.reclaim(found, found.proofs)
+    assert (later.purse.amount, later.purse.amount_locked) == (98, 0)
+    assert [(one.proofs, one.back) for one in later.purse.locked] == [((), 13)]
     # Its payee comes too late.
     late = payee.started(Purse())
     late.take(wish, token_of(found, server))
@@ -265,7 +214,7 @@ async def test_a_kill_before_the_mints_answer_is_on_disk_neither_loses_nor_makes
     asked = {
         "lock": lambda: locked(rail, wish),
         "redeem": lambda: rail.redeem(rail.purse.taken[0]),
-        "reclaim": lambda: rail.reclaim(rail.purse.locked[0]),
+        "reclaim": lambda: rail.reclaim(rail.purse.locked[0], rail.purse.locked[0].proofs),
         "fund": rail.collect,
     }
     with pytest.raises(RailFailed) as failed:
@@ -356,9 +305,9 @@ async def test_what_a_mint_was_paid_for_is_had_once_and_what_nobody_paid_is_forg
 )
 async def test_nothing_is_locked_in_a_way_that_a_mint_might_never_open(server: MintServer, tags: Any) -> None:
     payer, payee = Side(server, PAYER_SECRET, 100), Side(server, PAYEE_SECRET)
-    payer.rail.need_ready(await wanted(payee))
+    payer.rail.need_ready(await wanted(payee), 1)
     with pytest.raises(RailFailed, match="never open"):
-        payer.rail.need_ready(await wanted(payee, tags=tags))
+        payer.rail.need_ready(await wanted(payee, tags=tags), 1)
 
 
 async def test_what_a_swap_from_before_a_crash_redeemed_meanwhile_is_ours(server: MintServer) -> None:

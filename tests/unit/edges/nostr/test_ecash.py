@@ -28,10 +28,12 @@ from trunkline.edges.nostr.mint_client import MintClient
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.receipting import Receipting
 from trunkline.money import wallet
-from trunkline.money.cashu.locks import JOB_TAG
+from trunkline.money.cashu.curve import hash_to_curve
+from trunkline.money.cashu.locks import JOB_TAG, signed_witness
 from trunkline.money.cashu.purse import Purse
 from trunkline.money.cashu.requests import PaymentRequest, read_request, write_request
-from trunkline.money.rail import RailFailed
+from trunkline.money.cashu.swaps import outputs_of
+from trunkline.money.rail import RailFailed, Way
 from trunkline.money.refusals import ProofRefused
 from trunkline.money.wallet import Held, Refused
 from trunkline.testing.memory import MemoryExchange
@@ -132,8 +134,8 @@ async def test_what_its_payee_redeemed_is_paid_and_without_a_result_that_counts_
     wish = await wanted(server)
     house.sent(wish)
     assert house.ecash.reaches(wish.invoice)
-    house.ecash.need_ready(wish)
-    assert await house.ecash.pay(wish) == ""
+    house.ecash.need_ready(wish, Way(server.url))
+    assert await house.ecash.pay(wish, Way(server.url)) == ""
     assert house.money() == (87, 13)
     zap = nutzaps.read_nutzap(house.said[-1])
     assert (zap.request_id, zap.token.amount) == (wish.request_id, 13)
@@ -153,7 +155,7 @@ async def test_what_its_payee_never_redeemed_is_had_back_when_its_lock_has_ended
 ) -> None:
     wish = await wanted(server)
     house.sent(wish)
-    await house.ecash.pay(wish)
+    await house.ecash.pay(wish, Way(server.url))
     house.exchange.advance(LOCK_S - 3600)
     house.ecash.look_soon()
     await asyncio.sleep(0.1)
@@ -164,12 +166,67 @@ async def test_what_its_payee_never_redeemed_is_had_back_when_its_lock_has_ended
     assert house.payments.wallet.paid == {}
 
 
+async def paid(house: House, server: MintServer, amount: int) -> Held:
+    """A payment that its payee was told of."""
+    wish = await wanted(server, amount)
+    house.sent(wish)
+    await house.ecash.pay(wish, Way(server.url))
+    return wish
+
+
+async def test_a_payee_who_redeems_a_part_holds_up_nothing_and_is_recorded_with_that_part(
+    house: House, server: MintServer
+) -> None:
+    first = await paid(house, server, 3)
+    [part] = [one for one in nutzaps.read_nutzap(house.said[-1]).token.proofs if one.amount == 2]
+    opened = msgspec.structs.replace(part, witness=signed_witness(part.secret, PAYEE_SECRET, bytes(32)))
+    keyset = server.mint.keyset
+    await MintClient(server.url).swap([opened], outputs_of(2, keyset, str, server.mint.chance), keyset)
+    second = await paid(house, server, 20)
+    house.exchange.advance(LOCK_S + 61)
+    await house.until(lambda: house.money() == (FUNDED - 2, 0))
+    await house.until(lambda: not house.ecash.rails[server.url].purse.locked)
+    own = house.payments.wallet
+    assert own.paid == {NPUB: wallet.Paid(1, 2_000)}
+    assert second.payment_hash not in own.spent
+    assert own.spent[first.payment_hash].msats == 2_000
+    assert house.exchange.notices() == ["nostr.ecash"]
+    assert house.exchange.views.receipts(10, None)[0] == []
+
+
+async def test_what_a_mint_does_not_say_of_one_payment_holds_up_no_other(house: House, server: MintServer) -> None:
+    await paid(house, server, 3)
+    first = {hash_to_curve(one.secret.encode()).hex() for one in house.ecash.rails[server.url].purse.locked[0].proofs}
+    await paid(house, server, 20)
+
+    def fails(path: str, body: Any) -> None:
+        if path == "/v1/checkstate" and first & set(body["Ys"]):
+            server.garbled[path] = lambda _status, _data: (500, b"")
+
+    server.before = fails
+    house.exchange.advance(LOCK_S + 61)
+    await house.until(lambda: house.money() == (FUNDED - 3, 3))
+
+
+async def test_a_refund_whose_answer_was_lost_is_no_payment(house: House, server: MintServer) -> None:
+    wish = await paid(house, server, 13)
+    server.is_deaf.add("/v1/swap")
+    house.exchange.advance(LOCK_S + 61)
+    await house.until(lambda: house.ecash.rails[server.url].purse.begun)
+    server.is_deaf.clear()
+    house.exchange.advance(LAST_AGAIN_S + 1)
+    await house.until(lambda: house.money() == (FUNDED, 0))
+    await house.until(lambda: wish.payment_hash not in house.payments.wallet.spent)
+    assert house.payments.wallet.paid == {}
+    assert house.exchange.notices() == []
+
+
 async def test_a_nutzap_that_no_relay_takes_is_unknown_and_comes_back(house: House, server: MintServer) -> None:
     house.takes = False
     wish = await wanted(server)
     house.sent(wish)
     with pytest.raises(RailFailed) as failed:
-        await house.ecash.pay(wish)
+        await house.ecash.pay(wish, Way(server.url))
     assert failed.value.is_unknown
     house.exchange.advance(LOCK_S + 61)
     await house.until(lambda: house.money() == (FUNDED, 0))
@@ -180,7 +237,7 @@ async def test_after_a_restart_the_call_that_handed_ecash_over_is_known_and_the_
 ) -> None:
     wish = msgspec.structs.replace(await wanted(server), order="o")
     house.sent(wish)
-    await house.ecash.pay(wish)
+    await house.ecash.pay(wish, Way(server.url))
     await house.background.stop()
     again = House(server, house.home, before=house)
     assert again.money() == (87, 13)
@@ -198,7 +255,7 @@ async def test_ecash_of_a_mint_that_is_not_listed_is_neither_paid_taken_nor_boug
     assert not house.ecash.reaches("lnbcrt1")
     assert not house.ecash.reaches("creqAxx")
     with pytest.raises(Refused, match="listed"):
-        house.ecash.need_ready(other)
+        house.ecash.need_ready(other, Way("https://mint.example"))
     with pytest.raises(RailFailed, match="not listed"):
         await house.ecash.fund("https://mint.example", 1000)
     token = msgspec.structs.replace(ToyMint("x").locked(13), mint="https://mint.example")
@@ -228,8 +285,8 @@ async def test_a_mint_that_does_not_answer_is_left_alone_for_a_while_and_asked_f
     server.instead["/v1/info"] = (200, b'{"nuts":{}}')
     house.exchange.advance(TERMS_S + 1)
     await house.until(lambda: house.ecash.asking(13_000, OURS.npub, JOB_HASH, "id") is None)
-    with pytest.raises(RailFailed, match="locks"):
-        await house.ecash.pay(await wanted_of(server))
+    with pytest.raises(RailFailed, match="NUT"):
+        await house.ecash.pay(await wanted_of(server), Way(server.url))
     count = len(server.asked)
     house.ecash.look_soon()
     await asyncio.sleep(0.05)

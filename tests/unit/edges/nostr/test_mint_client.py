@@ -73,10 +73,18 @@ async def test_a_swap_whose_answer_is_lost_is_unknown_until_it_is_asked_for_agai
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        ((200, b"<html>"), ProofRefused),
-        ((200, b'{"signatures":[]}'), ProofRefused),
-        ((400, b"{}"), ProofRefused),
-        ((422, b"x"), ProofRefused),
+        ((400, b'{"code":11001}'), ProofRefused),
+        ((400, b'{"code":12002,"detail":"inactive"}'), ProofRefused),
+        # It may have done it: cut off, a proxy's, without a reason, or one for which it did it before.
+        ((200, b"<html>"), RailFailed),
+        ((200, b'{"signatures":[]}'), RailFailed),
+        ((200, b'{"signatures":[{"id":"00'), RailFailed),
+        ((400, b"{}"), RailFailed),
+        ((400, b'{"code":11003}'), RailFailed),
+        ((400, b'{"code":77777}'), RailFailed),
+        ((404, b'{"code":0}'), RailFailed),
+        ((422, b"x"), RailFailed),
+        ((429, b"slow down"), RailFailed),
         ((500, b'{"signatures":[]}'), RailFailed),
         ((302, b""), RailFailed),
     ],
@@ -86,14 +94,15 @@ async def test_whatever_a_mint_answers_to_a_swap_is_proofs_a_refusal_or_unknown(
 ) -> None:
     server.instead["/v1/swap"] = answer
     keyset = server.mint.keyset
-    with pytest.raises(error):
+    with pytest.raises(error) as raised:
         await client(server).swap(server.mint.proofs(1), outputs_of(1, keyset, str, server.mint.chance), keyset)
+    assert getattr(raised.value, "is_unknown", False) == (error is RailFailed)
 
 
-async def test_a_mint_that_has_trouble_is_none_that_enforces_locks(server: MintServer) -> None:
-    assert await client(server).enforces_locks()
+async def test_a_mint_that_has_trouble_does_not_say_what_it_does(server: MintServer) -> None:
+    assert await client(server).missing_nuts() == []
     server.instead["/v1/info"] = (500, b"")
-    for asked in (client(server).enforces_locks(), MintClient("http://127.0.0.1:9").enforces_locks()):
+    for asked in (client(server).missing_nuts(), MintClient("http://127.0.0.1:9").missing_nuts()):
         with pytest.raises(RailFailed):
             await asked
 

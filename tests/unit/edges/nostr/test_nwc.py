@@ -121,7 +121,7 @@ async def test_whatever_is_no_signed_word_of_the_wallet_leaves_it_unknown(
         for name, value in change.items():
             setattr(elsewhere, name, value)
         with pytest.raises(RailFailed) as failed:
-            await asyncio.wait_for(wallet.pay(wish(invoice()), 1.0), 20)
+            await asyncio.wait_for(wallet.pay(wish(invoice()), timeout_s=1.0), 20)
         assert failed.value.is_unknown
         assert len(elsewhere.paid) == 1
 

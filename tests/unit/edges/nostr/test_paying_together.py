@@ -17,7 +17,7 @@ from trunkline.edges.nostr.wallet_agent import PAY
 from trunkline.model import Status as CallStatus
 from trunkline.model import ToolDefinition
 from trunkline.money import bolt11
-from trunkline.money.rail import RailFailed
+from trunkline.money.rail import RailFailed, Way
 from trunkline.money.wallet import Held
 from trunkline.testing.memory import ANY_OBJECT, MadeCall
 
@@ -34,10 +34,10 @@ class Outside:
     def reaches(self, request: str) -> bool:
         return not request.startswith("creq")
 
-    def need_ready(self, wish: Held) -> None:
+    def need_ready(self, wish: Held, way: Way) -> None:
         pass
 
-    async def pay(self, wish: Held) -> str:
+    async def pay(self, wish: Held, way: Way) -> str:
         waiting: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.asked.append((wish.invoice, waiting))
         return await waiting

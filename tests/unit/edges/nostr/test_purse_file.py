@@ -3,12 +3,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.unit.money.cashu.toy_mint import ToyMint
 from trunkline.edges.nostr.purse_file import PurseFile
 from trunkline.errors import ConfigError
-from trunkline.money.cashu.purse import Purse
+from trunkline.money.cashu.purse import MAX_PROOFS, Purse
 
 MINT = "https://mint.example"
 PURSE = Purse(ToyMint().proofs(13))
@@ -41,6 +42,13 @@ def test_a_large_purse_is_read_whole(tmp_path: Path) -> None:
     file_of(tmp_path).write(large)
     assert file_of(tmp_path).path.stat().st_size > 65_536
     assert file_of(tmp_path).read() == large
+
+
+def test_whatever_was_written_is_read_however_many_proofs_it_has(tmp_path: Path) -> None:
+    [one] = ToyMint().proofs(1)
+    many = Purse(tuple(msgspec.structs.replace(one, secret=f"{number:064}") for number in range(MAX_PROOFS + 1)))
+    file_of(tmp_path).write(many)
+    assert file_of(tmp_path).read() == many
 
 
 @pytest.mark.parametrize("change", ["key", "mint", "damage", "cut", "empty"])

@@ -32,7 +32,7 @@ from trunkline.model import Status as CallStatus
 from trunkline.money import bolt11, proving, wallet
 from trunkline.money.cashu.locks import JOB_TAG
 from trunkline.money.cashu.requests import PaymentRequest, write_request
-from trunkline.money.rail import RailFailed
+from trunkline.money.rail import RailFailed, Way
 from trunkline.money.wallet import Held
 from trunkline.testing.memory import ANY_OBJECT, BOSS, MadeCall, MemoryExchange
 
@@ -431,10 +431,10 @@ class Silent:
     def reaches(self, request: str) -> bool:
         return not request.startswith("creq")
 
-    def need_ready(self, wish: Held) -> None:
+    def need_ready(self, wish: Held, way: Way) -> None:
         pass
 
-    async def pay(self, wish: Held) -> str:
+    async def pay(self, wish: Held, way: Way) -> str:
         self.asked.append(wish.invoice)
         raise self._error
 
@@ -470,11 +470,11 @@ class Purse:
     def reaches(self, request: str) -> bool:
         return request.startswith("creqA")
 
-    def need_ready(self, wish: Held) -> None:
+    def need_ready(self, wish: Held, way: Way) -> None:
         if wish.msats > 20_000:
             raise wallet.Refused("PAYMENT_FAILED", "there is not enough ecash")
 
-    async def pay(self, wish: Held) -> str:
+    async def pay(self, wish: Held, way: Way) -> str:
         self.paid.append(wish)
         return ""
 
@@ -569,22 +569,73 @@ def test_what_is_no_honest_request_for_ecash_is_not_even_asked_about(amount: int
     assert why in json.dumps(msgspec.to_builtins(call.outcome.fault))
 
 
+class PricedMints:
+    """Ecash of mints: what paying would cost, None if there is not enough."""
+
+    def __init__(self, fee_msats: int | None) -> None:
+        self.fee_msats = fee_msats
+
+    def way(self, _request: str) -> Way | None:
+        return None if self.fee_msats is None else Way(MINT, self.fee_msats)
+
+    def look_soon(self) -> None:
+        """Nothing is handed over."""
+
+    def paid_by(self, _payment_hash: str, _order: str) -> str:
+        return ""
+
+
 @pytest.mark.parametrize(
-    ("mints", "prepay"),
-    [((MINT,), True), ((f"{MINT}/",), True), (("https://other.example",), True), ((), False), ((MINT,), False)],
+    ("invoice_msats", "ecash_sats", "fee_msats", "bid", "is_ecash"),
+    [
+        (12_500, 13, 0, None, False),
+        (13_500, 13, 0, None, True),
+        (13_000, 13, 0, None, True),
+        (13_500, 13, 1_000, None, False),
+        (1_000, 5_000, 0, 2_000, False),
+        (14_000, 13, None, None, False),
+        (14_000, 15, 0, 14_500, False),
+    ],
 )
-def test_of_two_ways_to_pay_it_is_ecash_of_a_listed_mint_where_that_may_be_or_else_the_first(
-    mints: tuple[str, ...], prepay: bool
+def test_of_two_ways_to_pay_it_is_the_cheaper_with_its_fee_that_can_be_paid_within_the_bid(
+    invoice_msats: int, ecash_sats: int, fee_msats: int | None, bid: int | None, is_ecash: bool
 ) -> None:
-    shop = Shop(mints=mints, prepay=prepay)
-    shop.market.agent.buyer._settings = Nostr(wallet=NostrWallet(mints=mints, prepay=prepay))
-    shop.market.call(EMBEDDING)
+    asked = _asked_both(invoice_msats, _creq(sats=ecash_sats), ecash_sats * 1000, fee_msats, bid)
+    assert asked["amount_msats"] == (ecash_sats * 1000 if is_ecash else invoice_msats)
+    assert (asked.get("mint"), asked.get("fee_msats")) == ((MINT, fee_msats) if is_ecash else (None, None))
+
+
+@pytest.mark.parametrize(("mints", "prepay"), [(("https://other.example",), True), ((), False), ((MINT,), False)])
+def test_ecash_that_may_not_be_paid_with_is_no_way_however_cheap(mints: tuple[str, ...], prepay: bool) -> None:
+    asked = _asked_both(14_000, _creq(), 13_000, 0, None, mints=mints, prepay=prepay)
+    assert (asked["amount_msats"], asked.get("mint")) == (14_000, None)
+
+
+def _asked_both(
+    invoice_msats: int, request: str, ecash_msats: int, fee_msats: int | None, bid: int | None, **settings: Any
+) -> dict[str, Any]:
+    """What a person is asked when a provider lets us choose."""
+    settings = {"mints": (f"{MINT}/",), "prepay": True} | settings
+    shop = Shop(**settings)
+    shop.market.agent.buyer._settings = Nostr(wallet=NostrWallet(**settings))
+    shop.market.settling._ecash = PricedMints(fee_msats)
+    shop.market.call(EMBEDDING, **({} if bid is None else {"bid_msats": bid}))
     now = shop.market.exchange.now()
-    invoice = shop.payments.invoice("seller", 12_500, "q", JOB_HASH, now, 600).text
-    also = (("amount", "13000", _creq()),)
-    shop.market.feedback(ANNA, Status.PAYMENT_REQUIRED, amount_msats=12_500, invoice=invoice, also=also)
+    invoice = shop.payments.invoice("seller", invoice_msats, "q", JOB_HASH, now, 600).text
+    also = (("amount", str(ecash_msats), request),)
+    shop.market.feedback(ANNA, Status.PAYMENT_REQUIRED, amount_msats=invoice_msats, invoice=invoice, also=also)
     [question] = shop.market.exchange.views.questions()
-    asked = json.loads(bytes(question.input or b"{}"))
-    is_ecash = prepay and MINT in {mint.rstrip("/") for mint in mints}
-    assert asked["amount_msats"] == (13_000 if is_ecash else 12_500)
-    assert asked.get("mint") == (MINT if is_ecash else None)
+    return dict(json.loads(bytes(question.input or b"{}")))
+
+
+async def test_what_a_mint_takes_counts_for_the_budget() -> None:
+    purse = Purse()
+    shop = Shop(outside=purse, prepay=True, mints=(MINT,), max_msats_per_day=30_000)
+    made = shop.market.exchange.call(PAY, ecash_wish(shop, fee_msats=5_000))
+    await turns()
+    assert made.output["state"] == "handed_over"
+    denied = shop.market.exchange.call(PAY, ecash_wish(shop, sats=12, fee_msats=1_000))
+    await turns()
+    assert denied.outcome.fault is not None
+    assert "31000 msats would be paid within a day" in denied.outcome.fault.message
+    assert len(purse.paid) == 1

@@ -15,6 +15,7 @@ MINT = ToyMint(fee_ppk=100)
 PROOFS = MINT.proofs(5)
 YS = [hash_to_curve(proof.secret.encode()).hex() for proof in PROOFS]
 LINE = {"id": MINT.keyset.id, "unit": "sat", "active": True, "input_fee_ppk": 100, "final_expiry": None}
+NEEDED = ["7", "9", "10", "11", "12", "14"]
 KEYS = {str(amount): key.hex() for amount, key in MINT.keyset.keys.items()}
 
 
@@ -82,17 +83,18 @@ def test_an_answer_about_other_proofs_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nuts", "enforced"),
+    ("changed", "missing"),
     [
-        ({"10": {"supported": True}, "11": {"supported": True}, "14": {"supported": True}}, True),
-        ({"10": {"supported": True}, "11": {"supported": True}}, False),
-        ({"10": {"supported": True}, "11": {"supported": False}, "14": {"supported": True}}, False),
-        ({"10": {"supported": True}, "11": True, "14": {"supported": True}}, False),
-        ({}, False),
+        ({}, []),
+        ({"7": None}, ["7"]),
+        ({"9": {"supported": False}, "12": True}, ["9", "12"]),
+        (dict.fromkeys(NEEDED), NEEDED),
     ],
 )
-def test_a_mint_says_whether_it_enforces_locks(nuts: dict[str, Any], enforced: bool) -> None:
-    assert mint.enforces_locks(body(nuts=nuts)) is enforced
+def test_a_mint_says_what_it_does_of_all_that_is_needed(changed: dict[str, Any], missing: list[str]) -> None:
+    nuts = {nut: {"supported": True} for nut in NEEDED} | changed
+    assert mint.missing_nuts(body(nuts=nuts)) == missing
+    assert mint.missing_nuts(body(nuts={nut: one for nut, one in nuts.items() if one is not None})) == missing
 
 
 def test_a_refusal_has_a_number_or_none() -> None:
