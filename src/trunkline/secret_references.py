@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from trunkline.error_words import in_words
 from trunkline.errors import SecretMissing
 
 ENVIRONMENT: Final = "env:"
@@ -110,7 +111,7 @@ def _in_keyring(entry: str) -> str:
     try:
         found = keyring.get_password(SERVICE, entry)
     except keyring.errors.KeyringError as error:
-        raise SecretMissing(f"the keyring cannot be asked: {type(error).__name__}") from None
+        raise SecretMissing(f"the keyring cannot be asked: {in_words(error)}") from None
     if not found:
         raise SecretMissing(f"the keyring has no {entry} of {SERVICE}: keyring set {SERVICE} {entry}")
     return str(found)

@@ -66,7 +66,7 @@ def test_a_job_is_paid_as_the_page_walks_through_it(short_path: Path) -> None:
     finally:
         for home in ("buyer", "seller"):
             trunkline("down", "--home", str(short_path / home))
-    assert len(steps) == 16
+    assert len(steps) == 17
 
 
 def test_the_file_on_the_page_is_a_configuration() -> None:

@@ -153,9 +153,9 @@ def test_a_fault_of_the_exchange_is_shown_with_the_home_in_its_hint(
     from trunkline.cli.client import ExchangeClient, end_with
 
     monkeypatch.setattr(
-        ExchangeClient, "get", lambda _self, _path: end_with({"code": code, "message": FAULTS[code].text})
+        ExchangeClient, "request", lambda _self, *_: end_with({"code": code, "message": FAULTS[code].text})
     )
-    said = run("approvals", "--home", str(running.home))
+    said = run("agents", "--home", str(running.home))
     assert f"--home {running.home}`" in said.err
 
 

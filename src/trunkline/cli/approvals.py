@@ -49,8 +49,9 @@ def approvals(settings: CommandSettings, raw: bool) -> None:
         return
     if not found:
         say("No open questions.")
+    rules = {rule["id"] for rule in settings.connect().get(at("policy"))["rules"]} if found else set()
     for question in found:
-        for line in (*described(question, raw=raw), *_answering(question)):
+        for line in (*described(question, raw=raw), *_answering(question, rules)):
             say(line)
         say()
 
@@ -96,11 +97,11 @@ def described(question: dict[str, Any], *, raw: bool = False) -> Iterator[str]:
         yield from _changed(question.get("before"), question["after"])
 
 
-def _answering(question: dict[str, Any]) -> Iterator[str]:
-    """What can be typed to answer it."""
+def _answering(question: dict[str, Any], rules: set[str]) -> Iterator[str]:
+    """What can be typed to answer it; only what a rule of the configuration asks about can be allowed from now on."""
     approval_id = question["approval_id"]
     yield f"  {typed(f'approve {approval_id}')}   or   {typed(f'deny {approval_id} --reason …')}"
-    if question["subject"] == "call":
+    if question["subject"] == "call" and question.get("rule", "") in {*rules, ""}:
         yield f"  {typed(f'approve {approval_id} --always')}   allows it from now on, by a rule that is shown first"
 
 
@@ -321,7 +322,7 @@ def _allow_from_now_on(
     address = at("approvals", approval_id, "rule")
     shown = exchange.get(f"{address}?also_untrusted=true" if also_untrusted else address)
     if not settings.as_json:
-        for line in list(described(_read(exchange, at("approvals", approval_id))))[:-1]:
+        for line in described(_read(exchange, at("approvals", approval_id)), raw=True):
             note(line)
         note(f"\nfor {printable(str(file))}:\n")
         note(printable(shown["rule"], keep="\n"))

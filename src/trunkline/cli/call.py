@@ -20,6 +20,7 @@ from msgspec import Raw, Struct
 
 from trunkline.cli.client import ExchangeClient, at, decode, encode
 from trunkline.cli.completion import tools_here
+from trunkline.cli.numbers import Number
 from trunkline.cli.options import CommandSettings, json_argument, say_json, shared
 from trunkline.cli.terminal import CommandFailed, answers, clock, exit_code_of, note, printable, seconds_of, typed
 from trunkline.cli.tools import all_tools, help_with_tool
@@ -62,9 +63,7 @@ def _read_call(data: bytes) -> KnownCall:
 @click.command()
 @click.argument("tool", shell_complete=tools_here)
 @click.argument("json_input", metavar="[JSON]", required=False)
-@click.option(
-    "--timeout", type=click.FloatRange(min=0.001), metavar="S", help="Seconds the tool may take, instead of its own."
-)
+@click.option("--timeout", type=Number(min=0.001), metavar="S", help="Seconds the tool may take, instead of its own.")
 @click.option(
     "--key", metavar="K", help="A name of yours for this call: a repeat returns its outcome, and never runs it twice."
 )

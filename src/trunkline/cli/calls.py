@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from trunkline.cli.client import ExchangeClient, at, decode
+from trunkline.cli.numbers import WholeNumber
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import clock, duration, note, printable, say, seconds_of, table, typed
 from trunkline.cli.times import FORMS, MOMENT
@@ -35,7 +36,7 @@ _REFUSED = b'{"kind":"call.refused"'
 
 
 @click.command()
-@click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="How many.")
+@click.option("--last", type=WholeNumber(min=1), default=20, show_default=True, metavar="N", help="How many.")
 @click.option("--correlation", metavar="ID", help="Only those of one conversation.")
 @click.option("--search", metavar="WORDS", help="Only those with these words, or beginnings of words, in them.")
 @click.option("--tool", metavar="PART", help="Only those of tools whose name has this in it.")

@@ -25,6 +25,7 @@ from trunkline.check.ossa.wire import Identity, read_identity
 from trunkline.check.report import Report, Tally
 from trunkline.check.suite import FAILED, LEVELS, Result
 from trunkline.cli.client import ExchangeClient, at
+from trunkline.cli.numbers import Number, WholeNumber
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import (
     CommandFailed,
@@ -75,7 +76,7 @@ def check() -> None:
     "--timeout",
     "timeout_s",
     metavar="S",
-    type=click.FloatRange(0.1, 31),
+    type=Number(0.1, 31),
     default=REQUEST_TIMEOUT_S,
     show_default=True,
     help="After how long the endpoint gives a request up.",
@@ -83,7 +84,7 @@ def check() -> None:
 @click.option(
     "--rate",
     metavar="N",
-    type=click.IntRange(1, 10_000),
+    type=WholeNumber(1, 10_000),
     default=RATE,
     show_default=True,
     help="Requests that it allows an agent in a minute.",

@@ -21,6 +21,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from trunkline.cli.terminal import CommandFailed, typed
+from trunkline.error_words import in_words
 from trunkline.errors import ExchangeUnreachable
 from trunkline.home import Home
 
@@ -99,7 +100,7 @@ class ExchangeClient:
             yield connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             where = f"{self._host}:{self._port}"
-            raise ExchangeUnreachable(f"the exchange at {where} went away ({type(error).__name__})") from None
+            raise ExchangeUnreachable(f"the exchange at {where} went away ({in_words(error)})") from None
         finally:
             connection.close()
 

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from trunkline.cli.terminal import CommandFailed
+from trunkline.error_words import in_words
 
 
 def text_of(file: Path) -> str:
@@ -23,7 +24,7 @@ def text_of(file: Path) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandFailed("state.conflict", f"{file}: cannot be read ({type(error).__name__})") from None
+        raise CommandFailed("state.conflict", f"{file}: cannot be read ({in_words(error)})") from None
 
 
 def write(file: Path, text: str) -> Path | None:

@@ -16,6 +16,7 @@ from typing import Final
 
 import click
 
+from trunkline.cli.numbers import Number
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import CommandFailed, say
 from trunkline.home import Home
@@ -29,7 +30,7 @@ LOOK_EVERY_S: Final = 0.05
 @click.option(
     "--timeout",
     "within_s",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=WITHIN_S,
     show_default=True,
     metavar="SECONDS",

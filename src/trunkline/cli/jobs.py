@@ -13,6 +13,7 @@ from msgspec import DecodeError, Raw, structs, to_builtins
 
 from trunkline.cli.call import ProgressPrinter, run_and_tell
 from trunkline.cli.client import ExchangeClient, at, decode, encode, end_with
+from trunkline.cli.numbers import WholeNumber
 from trunkline.cli.options import CommandSettings, json_argument, shared
 from trunkline.cli.terminal import CommandFailed, did_you_mean, heading, near, printable, say, table, typed
 from trunkline.cli.tools import all_tools, help_with_tool
@@ -90,9 +91,9 @@ def _cells(field: dict[str, Any]) -> list[str]:
 @click.option("--no-wait", is_flag=True, help="If a person is asked, do not wait: exit with 3.")
 @click.option("--remote", is_flag=True, help="Have it done by providers on Nostr.")
 @click.option("--provider", metavar="NPUB", help="With --remote: ask only this one.")
-@click.option("--bid", metavar="MSATS", type=click.IntRange(0), help="With --remote: what it may cost.")
+@click.option("--bid", metavar="MSATS", type=WholeNumber(0), help="With --remote: what it may cost.")
 @click.option("--private", is_flag=True, help="With --remote: nobody but the provider can read it.")
-@click.option("--providers", metavar="N", type=click.IntRange(1, 9), help="With --remote: how many have to do it.")
+@click.option("--providers", metavar="N", type=WholeNumber(1, 9), help="With --remote: how many have to do it.")
 @shared
 def submit(
     settings: CommandSettings,

@@ -19,6 +19,7 @@ import click
 
 from trunkline.cli.client import decode, encode
 from trunkline.cli.file_kinds import expect, kind_of
+from trunkline.cli.numbers import WholeNumber
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import CommandFailed, file_failure, heading, note, printable, say, typed
 from trunkline.cli.times import FORMS, MOMENT
@@ -233,7 +234,7 @@ def _count(number: int, many: str, one: str) -> str:
 @click.option("--correlation", metavar="ID", help="The story of one conversation.")
 @click.option(
     "--last",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     default=20,
     show_default=True,
     metavar="N",

@@ -17,6 +17,7 @@ import click
 
 from trunkline.cli.client import encode
 from trunkline.cli.completion import agents_here
+from trunkline.cli.numbers import WholeNumber
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import CommandFailed, clock, did_you_mean, near, note, printable, say
 from trunkline.model import AGENT_ID
@@ -34,7 +35,7 @@ class LogLine(NamedTuple):
 
 @click.command()
 @click.argument("agent", shell_complete=agents_here)
-@click.option("--last", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="How many lines.")
+@click.option("--last", type=WholeNumber(min=1), default=50, show_default=True, metavar="N", help="How many lines.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what it prints from now on; Ctrl-C ends it.")
 @shared
 def logs(settings: CommandSettings, agent: str, last: int, follow: bool) -> None:

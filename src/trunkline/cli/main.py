@@ -76,6 +76,14 @@ VERBS = {
 ANYWHERE = frozenset({"check", "completion"})
 
 
+# What is looked for as a verb and is done without one.
+_BY_HAND = {
+    "restore": "; a copy that `ledger backup` made is put back by copying it into a home: docs/operations.md, Restore"
+}
+# Below it half of the letters are enough, and "stop" is like "restore".
+_VERB_LIKENESS = 0.6
+
+
 class Verbs(click.Group):
     """The group of all commands: those that ``VERBS`` names, loaded on demand."""
 
@@ -110,7 +118,7 @@ class Verbs(click.Group):
         """A verb, or the nearest one."""
         name = args[0]
         if name not in VERBS and not name.startswith("-"):
-            ctx.fail(f"no verb {printable(name)!r}{did_you_mean(self._meant(ctx, name))}")
+            ctx.fail(f"no verb {printable(name)!r}" + (_BY_HAND.get(name) or did_you_mean(self._meant(ctx, name))))
         if sys.platform != "linux" and name in VERBS and name not in ANYWHERE:
             raise CommandFailed("platform.unsupported", _needs_linux(name), exit_code=2)
         return super().resolve_command(ctx, args)
@@ -122,7 +130,7 @@ class Verbs(click.Group):
             command = self.get_command(ctx, verb)
             if isinstance(command, click.Group) and name in command.commands:
                 inside.append(f"{verb} {name}")
-        return inside or near(name, VERBS)
+        return inside or near(name, VERBS, _VERB_LIKENESS)
 
 
 def _needs_linux(verb: str) -> str:

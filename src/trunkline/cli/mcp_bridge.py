@@ -21,6 +21,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, BinaryIO, Final
 from urllib.parse import urlsplit
 
+from trunkline.error_words import in_words
+
 # The exchange takes messages of a little more than one MiB; a line that does not end is no message.
 MAX_LINE_BYTES: Final = 4_194_304
 # Requests that wait for an answer at the same time; more of them wait for their turn.
@@ -111,7 +113,7 @@ class Bridge:
             self._pass_on(message, line, request_id)
         except (OSError, http.client.HTTPException) as error:
             if request_id is not None and request_id in self._waiting:
-                text = f"the exchange went away ({type(error).__name__}); start it with `trunkline up`"
+                text = f"the exchange went away ({in_words(error)}); start it with `trunkline up`"
                 self._refuse(request_id, INTERNAL_ERROR, text)
         finally:
             self._waiting.pop(request_id, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from trunkline.cli.client import at, decode
+from trunkline.cli.numbers import WholeNumber
 from trunkline.cli.options import CommandSettings, json_argument, say_json, shared
 from trunkline.cli.terminal import answers, note, printable, say
 
@@ -12,7 +13,7 @@ from trunkline.cli.terminal import answers, note, printable, say
 @click.command()
 @click.argument("topic")
 @click.argument("json_payload", metavar="[JSON]", required=False)
-@click.option("--qos", type=click.IntRange(0, 2), default=0, help="0: once, to who is there. 1, 2: until it was taken.")
+@click.option("--qos", type=WholeNumber(0, 2), default=0, help="0: once, to who is there. 1, 2: until it was taken.")
 @click.option("--key", metavar="K", help="A name of yours for this event: a repeat publishes nothing.")
 @click.option("--correlation", metavar="ID", help="The conversation it belongs to, a name of yours.")
 @shared

@@ -17,6 +17,7 @@ from msgspec import Raw
 
 from trunkline.cli.client import decode, encode
 from trunkline.cli.ledger import reading
+from trunkline.cli.numbers import WholeNumber
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import CommandFailed, clock, heading, printable, say, seconds_of, table, typed
 
@@ -34,7 +35,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.group(invoke_without_command=True)
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many.")
+@click.option("--limit", type=WholeNumber(1, 10_000), default=50, show_default=True, help="How many.")
 @shared
 @click.pass_context
 def receipts(context: click.Context, settings: CommandSettings, limit: int) -> None:

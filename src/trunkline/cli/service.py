@@ -6,7 +6,10 @@ Owns the text of the unit and its quoting. Writes no file and starts nothing.
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +17,7 @@ import click
 
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import note, printable, say, typed
+from trunkline.config_file import overriding
 
 # RestartPreventExitStatus: a configuration that cannot be used (2) and a damaged record (1) are for a person. A disk
 # that failed (70) and a crash are tried again.
@@ -29,7 +33,7 @@ StartLimitBurst=5
 Type=exec
 ExecStart={command}
 ExecReload=/bin/kill -HUP $MAINPID
-Environment={path}
+{environment}
 Restart=on-failure
 RestartSec=2
 RestartPreventExitStatus=1 2
@@ -41,6 +45,10 @@ UMask=0077
 [Install]
 WantedBy=default.target
 """
+
+
+# What systemd.unit(5) allows in the name of a unit, without the backslash, which shells take for something else.
+_NAME: Final = re.compile(r"[A-Za-z0-9:_.@-]{1,200}")
 
 
 @click.command()
@@ -55,27 +63,43 @@ def service(settings: CommandSettings, name: str, config: Path | None) -> None:
     \b
     trunkline service > ~/.config/systemd/user/trunkline.service
     """
-    unit = unit_text(settings, config)
+    name = name.removesuffix(".service")
+    if not _NAME.fullmatch(name):
+        text = "expected letters, digits and any of : _ . @ -, as systemd names its units"
+        raise click.BadParameter(text, param_hint="--name")
+    kept = overriding(os.environ)
+    unit = unit_text(settings, config, kept)
     if settings.shown_as_json({"name": f"{name}.service", "unit": unit}):
         return
     say(unit.rstrip("\n"))
-    file = f"~/.config/systemd/user/{printable(name)}.service"
-    note(f"# save it:           mkdir -p ~/.config/systemd/user && {typed('service')} > {file}")
-    note(f"# start it, always:  systemctl --user daemon-reload && systemctl --user enable --now {printable(name)}")
-    note(f"# what it prints:    journalctl --user -u {printable(name)}")
+    words = "service" if config is None else f"service --config {shlex.quote(str(config.absolute()))}"
+    file = f"~/.config/systemd/user/{name}.service"
+    if kept:
+        note(f"# in it, as you have them set now: {printable(', '.join(kept))}")
+    note(f"# save it:           mkdir -p ~/.config/systemd/user && {typed(words)} > {file}")
+    note(f"# start it, always:  systemctl --user daemon-reload && systemctl --user enable --now {name}")
+    note(f"# what it prints:    journalctl --user -u {name}")
     note("# without a login:   loginctl enable-linger")
 
 
-def unit_text(settings: CommandSettings, config: Path | None) -> str:
-    """The unit of this home, with the interpreter that runs now and the search path of whoever asks."""
+def unit_text(settings: CommandSettings, config: Path | None, kept: Sequence[str]) -> str:
+    """The unit of this home, with the interpreter that runs now, and the search path and the settings (``kept``) in the
+    environment of whoever asks.
+    """
     words = [sys.executable, "-P", "-m", "trunkline", "up", "--home", str(settings.home.path)]
     if config is not None:
         words += ["--config", str(config.absolute())]
     return UNIT.format(
         home=_unspecified(printable(str(settings.home.path))),
         command=" ".join(_quoted(word).replace("$", "$$") for word in words),
-        # Of a service it is short; agents are looked for on it.
-        path=_quoted(f"PATH={os.environ.get('PATH', os.defpath)}"),
+        # The search path of a service is short; agents are looked for on it.
+        environment="\n".join(
+            f"Environment={_quoted(f'{variable}={value}')}"
+            for variable, value in {
+                "PATH": os.environ.get("PATH", os.defpath),
+                **{one: os.environ[one] for one in kept},
+            }.items()
+        ),
     )
 
 

@@ -273,6 +273,11 @@ def width(text: str) -> int:
     )
 
 
+def brief(text: str, size: int) -> str:
+    """The beginning of a text, in so many columns of one line."""
+    return _fit(printable(" ".join(text.split())), size).rstrip()
+
+
 def _fit(text: str, size: int, *, from_end: bool = False) -> str:
     """The text in so many columns. Of an id the end is kept (``from_end``): it tells it from others."""
     missing = size - width(text)

@@ -6,6 +6,8 @@ Also owns the way through all pages of them (``all_tools``), and what other verb
 
 from __future__ import annotations
 
+import shutil
+import sys
 from typing import Any, Final, NoReturn
 
 import click
@@ -13,21 +15,41 @@ import click
 from trunkline.cli.client import ExchangeClient, at, encode, end_with
 from trunkline.cli.completion import tools_here
 from trunkline.cli.options import CommandSettings, say_json, shared
-from trunkline.cli.terminal import CommandFailed, did_you_mean, heading, near, printable, say, status_word, table, typed
+from trunkline.cli.terminal import (
+    CommandFailed,
+    brief,
+    did_you_mean,
+    heading,
+    near,
+    printable,
+    say,
+    status_word,
+    table,
+    typed,
+    width,
+)
+
+# Columns in which a description still says something.
+_LEAST_DESCRIPTION: Final = 40
 
 
 @click.command()
 @click.argument("tool", required=False, shell_complete=tools_here)
 @shared
 def tools(settings: CommandSettings, tool: str | None) -> None:
-    """What can be called; with the name of a TOOL its description, its schemas and a call to try.
+    """What can be called; with the name of a TOOL its description, its schemas and a call to try. With the id of an
+    agent, what that one offers.
 
     \b
     trunkline tools
+    trunkline tools com.example.clock
     trunkline tools com.example.clock/countdown
     """
     found = all_tools(settings.connect())
-    if tool is not None:
+    of_agent = [one for one in found if tool is not None and one["tool_id"].startswith(f"{tool}/")]
+    if of_agent:
+        found, tool = of_agent, None
+    elif tool is not None:
         found = _named(tool, found)
     if settings.shown_as_json({"tools": found}):
         return
@@ -37,8 +59,19 @@ def tools(settings: CommandSettings, tool: str | None) -> None:
         for one in found:
             _describe(one)
     else:
-        rows = [[one["tool_id"], one["status"], _nature(one), one["description"]] for one in found]
-        table(["TOOL", "STATUS", "KIND", "DESCRIPTION"], rows, status=1, keep=(0,), foreign=(3,))
+        show_table(found)
+
+
+def show_table(found: list[dict[str, Any]]) -> None:
+    """One row each; where a description would have too little room beside the names, it goes below its row."""
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    names = [[one["tool_id"], one["status"], _nature(one)] for one in found]
+    taken = sum(max(map(width, column)) + 2 for column in zip(*names, strict=True))
+    is_narrow = 0 < room < taken + _LEAST_DESCRIPTION
+    texts = [brief(one["description"], room - 4) if is_narrow else one["description"] for one in found]
+    rows = [[*row, text] for row, text in zip(names, texts, strict=True)]
+    below = int(is_narrow)
+    table(["TOOL", "STATUS", "KIND", "DESCRIPTION"], rows, status=1, below=below, keep=(0, 1, 2), foreign=(3,))
 
 
 def _named(tool: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ import click
 
 from trunkline.cli.client import ExchangeClient, at, end_with
 from trunkline.cli.ledger import reading
+from trunkline.cli.numbers import WholeNumber
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import CommandFailed, clock, note, printable, say, seconds_of, table
 from trunkline.cli.tools import all_tools
@@ -61,7 +62,7 @@ def _connection(public: str, relay: str, secret: str) -> str:
 
 @wallet.command("fund", short_help="Make money in an account.")
 @click.argument("name")
-@click.argument("msats", type=click.IntRange(min=1))
+@click.argument("msats", type=WholeNumber(min=1))
 @click.option("--mint", metavar="URL", help="Ecash of this listed mint instead: prints an invoice to pay.")
 @shared
 def fund(settings: CommandSettings, name: str, msats: int, mint: str | None) -> None:
@@ -125,7 +126,7 @@ def balance(settings: CommandSettings, name: str | None) -> None:
 
 @wallet.command("history", short_help="What happened to an account.")
 @click.argument("name", required=False)
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many lines.")
+@click.option("--limit", type=WholeNumber(1, 10_000), default=50, show_default=True, help="How many lines.")
 @shared
 def history(settings: CommandSettings, name: str | None, limit: int) -> None:
     """What happened to all accounts, or to NAME, newest first."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 import click
 
 from trunkline.cli.client import ExchangeClient, at, decode, encode
+from trunkline.cli.numbers import WholeNumber
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import STATUS_COLOURS, answers, clock, duration, note, printable, say, seconds_of
 
@@ -105,7 +106,7 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
 @click.command()
 @click.option("--topic", metavar="PATTERN", help="Only events on topics: `build.*`, `build.#`, `#` for all.")
 @click.option("--durable", is_flag=True, help="With --topic: what is published while nobody watches is told later.")
-@click.option("--qos", type=click.IntRange(0, 2), help="With --topic: 1 or 2 with --durable, else 0.")
+@click.option("--qos", type=WholeNumber(0, 2), help="With --topic: 1 or 2 with --durable, else 0.")
 @shared
 def watch(settings: CommandSettings, topic: str | None, durable: bool, qos: int | None) -> None:
     """All that happens, one line each, as it happens: calls, questions, agents, tokens, rules. Ctrl-C ends it."""

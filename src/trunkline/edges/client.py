@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from trunkline.addresses import is_loopback, shown
+from trunkline.error_words import in_words
 
 MAX_ANSWER_BYTES: Final = 8_388_608
 MAX_HEAD_BYTES: Final = 32_768
@@ -119,7 +120,7 @@ async def request(
             await writer.drain()
             return await _read(reader)
     except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
-        raise Unreachable(type(error).__name__) from error
+        raise Unreachable(f"{in_words(error)} ({name}:{port})") from error
     finally:
         if writer is not None:
             # abort for TLS: a goodbye would wait for the other side, and there is nothing left to be said.

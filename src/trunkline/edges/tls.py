@@ -164,6 +164,8 @@ class WrongPin(ssl.SSLCertVerificationError):
 
     def __init__(self, seen: str) -> None:
         super().__init__("the server's key is not the pinned one")
+        # As OpenSSL would say it of a certificate.
+        self.verify_message = "its key is not the pinned one"
         self.seen = seen
 
 

@@ -21,6 +21,7 @@ import msgspec
 
 from trunkline.config import Notify
 from trunkline.edges import client
+from trunkline.error_words import in_words
 from trunkline.model import Question
 
 log = logging.getLogger("trunkline")
@@ -87,11 +88,18 @@ class AskedPeople:
             except subprocess.SubprocessError:
                 # Its own text has the arguments of the command, and they may hold a secret.
                 self._complain(f"the command did not end within {NOTIFY_S:g} s")
-            except (OSError, _NotTold) as problem:
+            except (client.Unreachable, _NotTold) as problem:
                 self._complain(str(problem))
+            except OSError as problem:
+                # Of a command: a URL that cannot be asked is ``Unreachable``.
+                self._complain(f"{notify.command[0] if notify.command else 'it'}: {in_words(problem)}")
             else:
                 self._problem = ""
             self._waiting.task_done()
+
+    def warnings(self) -> list[str]:
+        """What keeps people from being told, as long as it does."""
+        return [f"[approvals] notify: {self._problem}"] if self._problem else []
 
     def _complain(self, problem: str) -> None:
         if problem != self._problem:
@@ -138,4 +146,5 @@ def _tell(notify: Notify, message: bytes) -> None:
         tls = ssl.create_default_context()
         answer = asyncio.run(client.request(notify.url, "POST", body=message, timeout_s=NOTIFY_S, tls=tls))
         if answer.status >= 300:
-            raise _NotTold(f"the URL answered {answer.status}")
+            place = client.endpoint_of(notify.url)
+            raise _NotTold(f"{place.host}:{place.port} answered {answer.status}")

@@ -63,8 +63,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     # What the operator may have done to the exchange.
     reload: Callable[[], dict[str, list[str]]] = dict
     steer: Callable[[str, AgentAction], bool] = lambda _agent_id, _action: False
-    # What is to be said of agents that run without isolation.
-    agent_warnings: Callable[[], list[str]] = list
+    # What is to be said besides what edges say: agents without isolation, people and collectors that cannot be told.
+    warnings: Callable[[], list[str]] = list
     # Agents that the configuration names, here or not yet.
     awaited: Callable[[], Collection[str]] = tuple
     # Starts programs that edges speak with over pipes.
@@ -126,7 +126,7 @@ def assemble(
         edges,
         reload=plan.reload,
         steer=lambda agent_id, action: plan.steer(agent_id, action) or edges.steer(agent_id, action),
-        agent_warnings=plan.agent_warnings,
+        warnings=plan.warnings,
         awaited=plan.awaited,
         anchoring=plan.anchoring,
         verifying=plan.verifying,

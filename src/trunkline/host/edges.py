@@ -265,7 +265,7 @@ def refuse_fixed(changed: Sequence[str], place: str) -> None:
     if changed:
         *most, last = changed
         named = f"{', '.join(most)} and {last}" if most else last
-        raise ConfigError(f"{named} cannot change while the exchange runs; restart it", place)
+        raise ConfigError(f"a change of {named} needs a restart", place)
 
 
 def _only(found: list[T], what: str) -> T:

@@ -33,7 +33,7 @@ class Operating(Operator):
         *,
         reload: Callable[[], dict[str, list[str]]],
         steer: Callable[[str, AgentAction], bool],
-        agent_warnings: Callable[[], list[str]],
+        warnings: Callable[[], list[str]],
         anchoring: Anchoring | None,
         verifying: Verifying | None = None,
         storage: Callable[[], dict[str, int]] = dict,
@@ -45,7 +45,7 @@ class Operating(Operator):
         self._edges = edges
         self._reload = reload
         self._steer = steer
-        self._agent_warnings = agent_warnings
+        self._warnings = warnings
         self._anchoring = anchoring
         self._verifying = verifying
         self._storage = storage
@@ -88,7 +88,7 @@ class Operating(Operator):
         """Figures for a person and for /metrics."""
         figures = {**self._runner.figures(), **views.figures(self._runner.hub), **self._edges.status()}
         figures.update(self._storage())
-        warnings = [*self._edges.warnings(), *self._agent_warnings(), *self.rule_warnings()]
+        warnings = [*self._edges.warnings(), *self._warnings(), *self.rule_warnings()]
         if self._anchoring is not None:
             figures["entries_signed"] = self._anchoring.signed
             figures["entries_anchored"] = self._anchoring.published

@@ -160,6 +160,8 @@ class Exporter:
         self._url = endpoint
         self._service = service
         self._waiting: queue.Queue[Span | None] = queue.Queue(MAX_WAITING)
+        place = client.endpoint_of(endpoint)
+        self._where = f"the collector at {place.host}:{place.port}"
         self._problem = ""
         self.dropped = 0
         # A daemon: a collector that does not answer holds no stop.
@@ -171,7 +173,11 @@ class Exporter:
         try:
             self._waiting.put_nowait(span)
         except queue.Full:
-            self._drop(1, "the collector takes spans more slowly than they come")
+            self._drop(1, f"{self._where} takes them more slowly than they come")
+
+    def warnings(self) -> list[str]:
+        """Why spans are dropped, as long as they are."""
+        return [f"[otel] spans are dropped, {self.dropped:,} so far: {self._problem}"] if self._problem else []
 
     def stop(self) -> None:
         """Tell what waits, if that can be done in a moment."""
@@ -204,12 +210,12 @@ class Exporter:
             self._drop(len(spans), str(error))
         else:
             if answer.status >= 300:
-                self._drop(len(spans), f"the collector answered {answer.status}")
+                self._drop(len(spans), f"{self._where} answered {answer.status}")
             else:
                 self._problem = ""
 
     def _drop(self, count: int, problem: str) -> None:
-        self.dropped += count
         if problem != self._problem:
             log.warning("[otel] spans are dropped: %s", problem)
         self._problem = problem
+        self.dropped += count

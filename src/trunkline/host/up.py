@@ -90,6 +90,7 @@ class Exchange:
         # The ledger's writer, if it is on its way already.
         self._begun = begun
         self._instance = secrets.token_hex(8)
+        self._exporter: Exporter | None = None
         self._stop = asyncio.Event()
         self._exit_code = 0
         self._edges = Edges(edges, UNBUILT)
@@ -167,6 +168,7 @@ class Exchange:
         )
         self._signed_at_start = self._anchoring.signed
         self._last_at_start = ledger.last
+        self._asked = AskedPeople(notice, lambda: self._config.approvals.notify, self._edges.question_page)
         plan = Plan(
             settings=self._config.hub_settings(),
             config=self._config,
@@ -185,7 +187,7 @@ class Exchange:
             steer=self._supervisor.steer,
             start_piped=self._supervisor.piped.start,
             programs=self._supervisor,
-            agent_warnings=self._supervisor.warnings,
+            warnings=self._warnings,
             awaited=self._agent_ids,
             anchoring=self._anchoring,
             verifying=self._verifying,
@@ -215,7 +217,7 @@ class Exchange:
             self._supervisor,
             self._anchoring,
             self._verifying,
-            AskedPeople(notice, lambda: self._config.approvals.notify, self._edges.question_page),
+            self._asked,
             lambda: self._config,
         )
         self._runner.mind_the_clock(self._runner.now())
@@ -227,7 +229,7 @@ class Exchange:
             return None
         from trunkline.host.spans import Exporter, Spans
 
-        exporter = Exporter(settings.endpoint, settings.service)
+        exporter = self._exporter = Exporter(settings.endpoint, settings.service)
         self._runner.watch(Spans(exporter.put).watch)
         return exporter
 
@@ -298,6 +300,11 @@ class Exchange:
         unreached = never_reached(self._config.policy().rules)
         for warning in (*self._edges.warnings(), *self._supervisor.warnings(), *unreached):
             log.warning("%s", warning)
+
+    def _warnings(self) -> list[str]:
+        """What `status` and `doctor` are to name besides what edges say."""
+        told = [*self._supervisor.warnings(), *self._asked.warnings()]
+        return told if self._exporter is None else [*told, *self._exporter.warnings()]
 
     def _on_defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """What nobody caught: on record with its place, without its text (that may hold a payload)."""

@@ -145,7 +145,7 @@ def as_ledger_error(exc: apsw.Error) -> LedgerError:
         return LedgerFull("no room on the disk for the record")
     if isinstance(exc, apsw.CorruptError | apsw.NotADBError):
         return LedgerCorrupt(0, f"the file itself is damaged: {exc}")
-    return LedgerFailed(f"{type(exc).__name__}: {exc}")
+    return LedgerFailed(str(exc))
 
 
 class Lock:

@@ -25,6 +25,7 @@ from msgspec import Raw
 from trunkline.edges import client
 from trunkline.edges.ossa import messages, sealing, signing
 from trunkline.edges.ossa.messages import HEARTBEAT, MAX_MESSAGE_BYTES, Identity, Message, Refused
+from trunkline.error_words import in_words
 from trunkline.errors import ExchangeUnreachable, NotAdmitted
 from trunkline.model import EMPTY_OBJECT, stamp
 from trunkline.sdk.ossa_identity import ExchangeKeys, OwnIdentity, Place, UnknownKey, read_keys
@@ -284,4 +285,4 @@ def _sentence(error: Exception) -> str:
         return str(error)
     if isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.reason:
         return f"the exchange closed it: {error.rcvd.reason}"
-    return type(error).__name__
+    return in_words(error)

@@ -12,6 +12,7 @@ import ssl
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from trunkline.edges import client, tls
+from trunkline.error_words import in_words
 from trunkline.errors import ExchangeUnreachable
 
 
@@ -51,4 +52,4 @@ def explained(error: Exception, url: str, *, open_s: float) -> ExchangeUnreachab
         case InvalidStatus():
             return ExchangeUnreachable(f"{url} has no WebSocket for OSSA: HTTP {error.response.status_code}")
         case _:
-            return ExchangeUnreachable(f"{url} ended the attempt to connect ({type(error).__name__})")
+            return ExchangeUnreachable(f"{url} ended the attempt to connect ({in_words(error)})")

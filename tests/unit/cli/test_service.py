@@ -34,6 +34,30 @@ def test_names_that_mean_something_to_systemd_are_quoted(short_path: Path, monke
     assert unit["Environment"] == '"PATH=/a b/100%%"'
 
 
+def test_settings_of_the_environment_that_are_in_use_are_in_the_unit_and_named(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRUNKLINE_HTTP_LISTEN", "127.0.0.1:7500")
+    monkeypatch.setenv("TRUNKLINE_HOME", "/elsewhere")
+    said = trunkline("service", "--home", str(short_path))
+    assert 'Environment="TRUNKLINE_HTTP_LISTEN=127.0.0.1:7500"\n' in said.out
+    assert "TRUNKLINE_HOME" not in said.out, "the unit names its home"
+    assert "as you have them set now: TRUNKLINE_HTTP_LISTEN" in said.err
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", "", "$x", "a\nb", "ä"])
+def test_a_name_that_no_unit_can_have_is_refused(short_path: Path, name: str) -> None:
+    said = trunkline("service", "--name", name, "--home", str(short_path))
+    assert (said.code, said.out) == (2, "")
+    assert "as systemd names its units" in said.err
+
+
+def test_the_line_that_saves_the_unit_makes_the_same_one_again(short_path: Path) -> None:
+    config = short_path / "my config.toml"
+    said = trunkline("service", "--name", "second.service", "--config", str(config), "--home", str(short_path))
+    assert f"service --config '{config}' --home {short_path} > ~/.config/systemd/user/second.service" in said.err
+
+
 def test_for_a_program_the_unit_is_json_with_its_name(short_path: Path) -> None:
     found = trunkline("service", "--name", "second", "--json", "--home", str(short_path)).json
     assert found["name"] == "second.service"

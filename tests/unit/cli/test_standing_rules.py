@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.running import running as running_exchange
+from tests.running import wait_until
 from tests.unit.cli.conftest import Running, trunkline
 from trunkline import standing_rules
 from trunkline.cli.client import ExchangeClient
@@ -147,6 +148,7 @@ command = ["python", "agent.py"]
         exchange.config_file.write_text(f"{exchange.config_file.read_text()}\n[[policy.rule]]\n{reasoned}\n")
         assert trunkline("--home", str(home), "reload").code == 0
         before = exchange.config_file.read_text()
+        wait_until(lambda: exchange.request("GET", f"/v1/approvals/{asked['approval_id']}")[0] == 200, "it is shown")
         refused = trunkline("--home", str(home), "approve", asked["approval_id"], "--always", "--yes")
         assert (refused.code, exchange.config_file.read_text()) == (2, before)
         assert "because: production since today" in refused.err

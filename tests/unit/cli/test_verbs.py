@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
+import msgspec
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
@@ -19,7 +21,7 @@ from tests.unit.cli.conftest import Running, trunkline
 from trunkline import entries, schemas
 from trunkline.cli.client import is_alive
 from trunkline.cli.main import VERBS
-from trunkline.cli.tools import example_of
+from trunkline.cli.tools import example_of, show_table
 from trunkline.edges.http import routes
 from trunkline.edges.ossa.keys import OSSA_KEYS
 from trunkline.errors import ConfigError
@@ -87,6 +89,25 @@ def test_a_misspelt_verb_gets_a_suggestion() -> None:
 )
 def test_a_verb_that_is_part_of_another_is_named_with_it(word: str, meant: str) -> None:
     assert f"did you mean {meant}?" in trunkline(word).err
+
+
+def test_restoring_is_no_verb_and_what_is_done_instead_is_said() -> None:
+    said = trunkline("restore")
+    assert (said.code, "did you mean" in said.err) == (2, False)
+    assert "no verb 'restore'; a copy that `ledger backup` made is put back by copying it" in said.err
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (("call", "a/b", "--timeout", "abc"), "'abc' is not a valid number."),
+        (("calls", "--last", "1.5"), "'1.5' is not a valid whole number."),
+        (("calls", "--last", "0"), "0 is not in the range x>=1."),
+    ],
+)
+def test_what_is_no_number_is_said_to_be_none(line: tuple[str, ...], told: str) -> None:
+    said = trunkline(*line)
+    assert (said.code, told in said.err) == (2, True)
 
 
 NEEDS_EXCHANGE = [
@@ -341,6 +362,28 @@ def test_all_pages_of_tools_are_shown(running: Running, monkeypatch: pytest.Monk
     assert len(whole.out.splitlines()) > 3
 
 
+def test_the_id_of_an_agent_lists_what_it_offers(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [ToolView(name, "available", "Text.", Raw(b"{}")) for name in ("com.me.shop/buy", "com.me.shop2/buy")]
+    monkeypatch.setattr(running.exchange.views, "tools", lambda *_: found)
+    lines = running.run("tools", "com.me.shop").out.splitlines()
+    assert [line.split()[0] for line in lines] == ["TOOL", "com.me.shop/buy"]
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_on_a_narrow_terminal_a_description_has_a_line_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
+    text = "Puts the order into the books, and tells whoever has to pack it. " * 3
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    show_table([{"tool_id": "com.example.warehouse/put_order", "status": "available", "description": text}])
+    lines = click.unstyle(capsys.readouterr().out).splitlines()
+    assert all(len(line) <= columns for line in lines)
+    assert "com.example.warehouse/put_order  available  changes things" in lines[1]
+    shown = lines[2].strip() if columns == 80 else lines[1].split("  ")[-1]
+    assert shown.startswith("Puts the order into the books, and tells whoever has to pack it.")
+
+
 def test_one_tool_is_described_with_a_call_to_try(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = Raw(
         b'{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"}},"required":["city","days"]}'
@@ -388,6 +431,9 @@ def test_a_question_shows_its_arguments_whole(running: Running) -> None:
     assert "3 identical calls wait" in out
     assert "trunkline approve a42   or   trunkline deny a42" in out
     assert "trunkline approve a42 --always" in out
+    # No rule of the configuration asks: none could allow it from now on.
+    running.exchange.pretend(questions=[msgspec.structs.replace(question, rule="shell.approvalRequired")])
+    assert "--always" not in running.run("approvals").out
 
 
 def test_a_changed_definition_is_shown_as_what_changed(running: Running) -> None:

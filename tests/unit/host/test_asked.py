@@ -37,7 +37,8 @@ class Exchange:
     def __init__(self, notify: Notify | None = None) -> None:
         self.said: list[str] = []
         self.open: list[Question] = []
-        self.asked = AskedPeople(self.said.append, lambda: notify, lambda name: f"http://x/#/approvals/{name}")
+        self.notify = notify
+        self.asked = AskedPeople(self.said.append, lambda: self.notify, lambda name: f"http://x/#/approvals/{name}")
 
     def look(self) -> None:
         self.asked.look([one.approval_id for one in self.open], lambda: self.open)
@@ -102,6 +103,26 @@ def test_a_command_that_does_not_end_is_told_of_without_its_arguments(
     exchange.look()
     exchange.wait_told()
     assert caplog.messages == ["[approvals] notify: the command did not end within 0.1 s"]
+
+
+@pytest.mark.parametrize(
+    ("notify", "why"),
+    [
+        (Notify(url="http://127.0.0.1:1/hooks/hunter2"), "nobody listens there (127.0.0.1:1)"),
+        (Notify(command=("/nowhere/tell", "hunter2")), "/nowhere/tell: no such file or directory"),
+    ],
+)
+def test_who_cannot_be_told_is_named_in_words_until_it_works_again(notify: Notify, why: str) -> None:
+    exchange = Exchange(notify)
+    exchange.open.append(question("a5"))
+    exchange.look()
+    exchange.wait_told()
+    assert exchange.asked.warnings() == [f"[approvals] notify: {why}"]
+    exchange.notify = Notify(command=(sys.executable, "-c", ""))
+    exchange.open.append(question("a6"))
+    exchange.look()
+    exchange.wait_told()
+    assert exchange.asked.warnings() == []
 
 
 @pytest.fixture

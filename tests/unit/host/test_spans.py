@@ -152,15 +152,19 @@ def test_a_collector_that_refuses_or_is_away_costs_spans_and_nothing_else(
     collector.status = 503
     exporter.put({"name": "lost"})
     wait_until(lambda: exporter.dropped == 1, "a span that was not taken")
-    assert "[otel] spans are dropped: the collector answered 503" in caplog.text
+    where = collector.url.split("/")[2]
+    assert f"[otel] spans are dropped: the collector at {where} answered 503" in caplog.text
+    assert exporter.warnings() == [f"[otel] spans are dropped, 1 so far: the collector at {where} answered 503"]
     collector.status = 200
     exporter.put({"name": "taken"})
     exporter.stop()
     assert [span["name"] for span in collector.spans] == ["taken"]
+    assert exporter.warnings() == [], "it is over"
     away = Exporter("http://127.0.0.1:1/v1/traces", "s")
     away.put({"name": "lost"})
     away.stop()
     assert away.dropped == 1
+    assert away.warnings() == ["[otel] spans are dropped, 1 so far: nobody listens there (127.0.0.1:1)"]
 
 
 def test_what_waits_for_a_collector_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

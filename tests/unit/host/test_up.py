@@ -152,7 +152,7 @@ def test_what_of_the_configuration_has_no_effect_is_said_at_the_start_in_status_
         exchange.config_file.write_text(own.replace("127.0.0.1:0", "127.0.0.1:1"))
         code, answer = exchange.request("POST", "/v1/reload")
         assert (code, answer["error"]["code"]) == (400, "config.invalid")
-        assert "[http] cannot change while the exchange runs; restart it" in answer["error"]["message"]
+        assert "nothing changed: a change of [http] needs a restart" in answer["error"]["message"]
         assert exchange.request("GET", "/v1/status")[1]["warnings"] == [cluster], "nothing changed"
 
 

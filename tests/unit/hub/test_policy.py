@@ -191,7 +191,7 @@ def test_a_caller_without_a_permission_that_the_tool_requires_is_denied(kit: Kit
     assert denied.outcome.fault.message == (
         "http:guest does not hold the permission files:write; a launched agent gets it when its manifest "
         "(`manifest` in its [[agent]]) asks for it and a person approves, others by their token: "
-        "`trunkline token new … --permission files:write`"
+        "`trunkline token new EDGE --agent NAME --permission files:write`"
     )
     assert kit.call("com.a/x", by="com.b").code == "policy.denied"
     assert kit.log_of(entries.CallRefused)[-1].rule == "permissions"

@@ -27,6 +27,7 @@ from trunkline.edges.chiffon.peers import AnyConversation, Caller, Peers
 from trunkline.edges.chiffon.session import Probe
 from trunkline.edges.chiffon.translate import EDGE
 from trunkline.edges.waiting import stored
+from trunkline.error_words import in_words
 from trunkline.events import Noticed
 
 log = logging.getLogger("trunkline")
@@ -84,7 +85,7 @@ class Queue:
                 await self._connect()
                 break
             except AWAY as error:
-                log.warning("chiffon: no broker at %s (%s); trying again", self._place(), type(error).__name__)
+                log.warning("chiffon: no broker at %s (%s); trying again", self._place(), in_words(error))
                 await self.stop()
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, MAX_WAIT_S)
@@ -281,7 +282,7 @@ class Queue:
             try:
                 await self._publish(caller, message.message_id, message.data)
             except AWAY as error:
-                conversation.not_sent(message, f"the broker did not take it: {type(error).__name__}")
+                conversation.not_sent(message, f"the broker did not take it: {in_words(error)}")
                 if isinstance(conversation.session, OrchestratorSession):
                     # Nobody sends an answer again by himself; the broker is given a moment.
                     conversation.session.outbox.put_back(message)

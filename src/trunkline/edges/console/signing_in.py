@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from trunkline import key_files
+from trunkline.error_words import in_words
 from trunkline.errors import ConfigError
 from trunkline.model import Now
 
@@ -161,7 +162,7 @@ class SignIns:
         try:
             key_files.write_private(self._file, msgspec.json.encode(_Kept(self._mark, list(self._open.values()))))
         except (OSError, ConfigError) as error:
-            self.trouble = f"{self._file} cannot be written ({type(error).__name__}): sign-ins end with the exchange"
+            self.trouble = f"{self._file} cannot be written ({in_words(error)}): sign-ins end with the exchange"
         else:
             self.trouble = ""
 

@@ -37,7 +37,6 @@ from trunkline.edges.http.searching import PARAMETERS, search_of
 from trunkline.edges.http.stream import WatchStream
 from trunkline.edges.turns import Turns
 from trunkline.edges.waiting import Requests, ask, stored
-from trunkline.effects import Reply
 from trunkline.errors import ConfigError, LedgerError
 from trunkline.events import (
     ApprovalAnswered,
@@ -283,20 +282,21 @@ class Api:
 
     async def approval(self, request: Request) -> Response:
         """``GET /v1/approvals/{id}``."""
-        question = self._views.question(request.path_params["approval_id"])
-        return refusal(_NO_QUESTION) if question is None else json_answer(question)
+        return json_answer(self._question(request.path_params["approval_id"]))
+
+    def _question(self, approval_id: str) -> Question:
+        question = self._views.question(approval_id)
+        if question is None:
+            raise Refused(_NO_QUESTION)
+        return question
 
     async def answer(self, request: Request) -> Response:
         """``POST /v1/approvals/{id}``."""
         body = await _read(request, messages.AnswerBody)
         approval_id: str = request.path_params["approval_id"]
-        question = self._views.question(approval_id)
-        if question is None:
-            return refusal(_NO_QUESTION)
+        question = self._question(approval_id)
         by, approved, reason = principal_of(request), body.decision == "approved", body.reason or ""
-        reply = await self._answered(by, approval_id, approved=approved, reason=reason)
-        if reply.fault is not None:
-            return refusal(reply.fault)
+        await self._answered(by, approval_id, approved=approved, reason=reason)
         shape: dict[str, object] = {
             "approval_id": question.approval_id,
             "decision": body.decision,
@@ -310,20 +310,19 @@ class Api:
             shape["still_waiting"] = question.waiting - 1
         return json_answer(shape)
 
-    async def _answered(self, by: Principal, approval_id: str, *, approved: bool, reason: str = "") -> Reply:
-        return await ask(
+    async def _answered(self, by: Principal, approval_id: str, *, approved: bool, reason: str = "") -> None:
+        reply = await ask(
             self._feed, lambda session, ref: ApprovalAnswered(session, ref, by, approval_id, approved, reason)
         )
+        if reply.fault is not None:
+            raise Refused(reply.fault)
 
     async def rule(self, request: Request) -> Response:
         """``GET /v1/approvals/{id}/rule``: the rules that would allow from now on what is asked. Nothing changes."""
-        question = self._views.question(request.path_params["approval_id"])
-        if question is None:
-            return refusal(_NO_QUESTION)
+        question = self._question(request.path_params["approval_id"])
         rule = self._rule_for(question, request.query_params.get("also_untrusted") == "true")
         also = also_let_go(rule, question, self._views.questions())
         passed_over = [described(one) for one in rule.passed_over(self._operator.policy().rules)]
-        # Which question it is: the name of the path may be an earlier one of it.
         shown = {"rule": rule.text, "also": also, "passed_over": passed_over, "approval_id": question.approval_id}
         return json_answer(shown)
 
@@ -331,9 +330,7 @@ class Api:
         """``POST /v1/approvals/{id}/rule``: the same, written; what was shown has to be said. The call may go on."""
         body = await _read(request, messages.RuleBody)
         approval_id: str = request.path_params["approval_id"]
-        question = self._views.question(approval_id)
-        if question is None:
-            return refusal(_NO_QUESTION)
+        question = self._question(approval_id)
         rule = self._rule_for(question, body.also_untrusted)
         if rule.text != body.rule:
             return refusal(fault("state.conflict", "the rules have changed since this one was shown; look again"))
@@ -344,9 +341,7 @@ class Api:
             return refusal(fault("state.conflict", clip(str(none)), details={"rule": none.rule}))
         # First the answer to this question, which is this person's; the others are let go by the rules.
         # By the name that he has seen: what was asked under it may have been another reason (decision 129).
-        reply = await self._answered(principal_of(request), approval_id, approved=True, reason=body.reason or "")
-        if reply.fault is not None:
-            return refusal(reply.fault)
+        await self._answered(principal_of(request), approval_id, approved=True, reason=body.reason or "")
         try:
             self._operator.put_in_force(rule)
         except NoStandingRule as none:

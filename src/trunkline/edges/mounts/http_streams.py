@@ -20,6 +20,7 @@ from msgspec import Struct
 from trunkline.addresses import shown
 from trunkline.edges.client import Endpoint, Unreachable
 from trunkline.edges.framing.lines import Lines
+from trunkline.error_words import in_words
 
 # A host that does not answer, and a handshake of TLS.
 CONNECT_S: Final = 10.0
@@ -96,7 +97,7 @@ class Answer:
         try:
             data = await self._reader.read(READ_BYTES)
         except OSError as error:
-            raise Unreachable(type(error).__name__) from None
+            raise Unreachable(in_words(error)) from None
         if not data:
             # A body without a length ends with its connection; the parser alone cannot know.
             if self._has_head and "content-length" not in self.headers and "transfer-encoding" not in self.headers:
@@ -106,7 +107,7 @@ class Answer:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, UnicodeDecodeError) as error:
-            raise Unreachable(type(error).__name__) from None
+            raise Unreachable(in_words(error)) from None
         return len(data)
 
     # -- what the parser calls -----------------------------------------------------------------------------------------
@@ -161,7 +162,7 @@ class Connections:
                 writer.write(self._head(method, headers, body) + body)
                 await writer.drain()
             except OSError as error:
-                raise Unreachable(type(error).__name__) from None
+                raise Unreachable(in_words(error)) from None
             await answer.head()
             yield answer
         finally:
@@ -185,7 +186,7 @@ class Connections:
                     self._address, self._place.port, ssl=self._tls, server_hostname=name
                 )
         except (OSError, TimeoutError, ssl.SSLError, ssl.CertificateError) as error:
-            raise NotConnected(f"{type(error).__name__} at {host}:{self._place.port}") from None
+            raise NotConnected(f"{in_words(error)} ({shown(host)}:{self._place.port})") from None
 
     def _head(self, method: str, headers: Mapping[str, str], body: bytes) -> bytes:
         lines = [f"{method} {self._place.target} HTTP/1.1", f"Host: {shown(self._place.host)}:{self._place.port}"]

@@ -20,6 +20,7 @@ from typing import Final
 from trunkline.edges import tls
 from trunkline.edges.client import Unreachable, endpoint_of
 from trunkline.edges.mounts.http_streams import Connections
+from trunkline.error_words import in_words
 from trunkline.errors import SignInRefused
 
 # Descriptions have a few kilobytes, answers with tokens less.
@@ -83,4 +84,4 @@ async def ask(
     except Unreachable as problem:
         raise Unreachable(f"{place.host}: {problem}") from None
     except (OSError, TimeoutError) as error:
-        raise Unreachable(f"{place.host}: {type(error).__name__}") from None
+        raise Unreachable(f"{place.host}: {in_words(error)}") from None

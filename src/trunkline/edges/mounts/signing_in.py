@@ -33,6 +33,7 @@ from trunkline.edges.mounts.edge import NAME
 from trunkline.edges.mounts.oauth import Challenge, Client, Granted
 from trunkline.edges.mounts.sign_in_file import Kept, SignInFile
 from trunkline.edges.mounts.sign_in_requests import ask, is_public_place
+from trunkline.error_words import in_words
 from trunkline.errors import ConfigError, SecretMissing, SignInRefused
 from trunkline.events import Noticed
 from trunkline.secret_references import Found
@@ -191,7 +192,7 @@ class SigningIn:
             await asyncio.to_thread(self._file.write, kept)
         except OSError as error:
             text = "%s: its sign-in is not kept over a restart: %s"
-            log.warning(text, self._server.agent_id, error.strerror or type(error).__name__)
+            log.warning(text, self._server.agent_id, in_words(error))
 
     def _known(self, kept: Kept | None) -> None:
         for name in ("access_token", "refresh_token", "client_secret"):

@@ -27,6 +27,7 @@ from trunkline.edges.nostr import events
 from trunkline.edges.nostr.events import Draft, Event, NotAnEvent
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.session import MAX_FRAME_BYTES, Came, Filter, Refused, RelaySession, Said, Taken
+from trunkline.error_words import in_words
 from trunkline.model import Now
 
 log = logging.getLogger("trunkline")
@@ -319,7 +320,7 @@ class _Relay:
             try:
                 await self._talk()
             except (OSError, TimeoutError, WebSocketException) as error:
-                log.info("nostr: no relay at %s (%s)", shown(self._url), type(error).__name__)
+                log.info("nostr: no relay at %s (%s)", shown(self._url), in_words(error))
             except Exception as error:  # noqa: BLE001  (a defect costs this connection; there will be another)
                 if isinstance(error, ValueError) and not self.session.is_connected:
                     log.info("nostr: %s is no address of a relay", shown(self._url))

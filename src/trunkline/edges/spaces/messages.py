@@ -473,11 +473,12 @@ class Undo(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Approval(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """The answer to what a run asked."""
+    """The answer to what a run asked. ``approval_id`` is that of the event which it answers, where there were more."""
 
     operation_id: str
     decision: Literal["approved", "denied"]
     reason: Annotated[str, Meta(max_length=2000)] | None = None
+    approval_id: str | None = None
 
 
 class Resume(Struct, frozen=True, forbid_unknown_fields=True):

@@ -222,7 +222,8 @@ class SpacesApi:
         if asked.operation_id != given.operation_id:
             text = f"this run waits for an approval of the operation {asked.operation_id!r}"
             raise Refused(fault("not_found", text))
-        first, by, approval_id = len(run.events), principal_of(request), asked.approval_id
+        first, by = len(run.events), principal_of(request)
+        approval_id = self._answered_name(run, asked.approval_id, given.approval_id)
         approved, reason = given.decision == "approved", given.reason or ""
         reply = await ask(
             self._feed, lambda session, ref: ApprovalAnswered(session, ref, by, approval_id, approved, reason)
@@ -232,6 +233,22 @@ class SpacesApi:
         if await self._until(request, run, lambda: run.asked is not asked):
             await self._until(request, run, lambda: not run.is_open, wait_s)
         return _told(run, first)
+
+    def _answered_name(self, run: Run, asked: str, given: str | None) -> str:
+        """The name by which a run's question is answered: as it was given, else the oldest that the run told of.
+
+        Who names none may have read the first event only; the hub refuses that where another reason is shown by now.
+        """
+        if given is not None and given != asked and given not in run.told:
+            raise Refused(fault("not_found", f"this run waits for an approval of {asked}"))
+        if given is not None:
+            return given
+        names = [asked]
+        for name in run.told:
+            question = self._views.question(name)
+            if question is not None and question.approval_id == asked:
+                names.append(name)
+        return min(names, key=lambda name: (len(name), name))
 
     async def cancel(self, request: Request) -> Response:
         """``POST /v1/runs/{id}/cancel``: whoever started it, or the operator, ends a run; all its events."""

@@ -169,6 +169,26 @@ async def test_whoever_has_seen_the_question_waits_for_what_comes_of_it(served: 
     assert (looked.status_code, [event["type"] for event in looked.json()["events"]]) == (200, expected)
 
 
+async def test_a_yes_to_what_a_run_asked_first_is_none_to_what_it_asks_for_another_reason(served: Served) -> None:
+    first = (await served.ask(RM)).json()
+    old = first["events"][0]["details"]["approvalId"]
+    rules = Policy((Rule("r", "*", "*", Decision.ASK, reason="production since today"),), "v2")
+    served.exchange.feed.feed([SettingsChanged(HubSettings(rules))])
+    [question] = served.exchange.views.questions()
+    assert "production since today" in question.reason
+    path, answer = f"/v1/runs/{first['runId']}/resume", {"operationId": "rm", "decision": "approved"}
+    for given in ({}, {"approvalId": old}):
+        refused = await served.post(path, {"approval": {**answer, **given}})
+        assert (refused.status_code, refused.json()["error"]["details"]) == (409, {"approval_id": question.approval_id})
+    other = await served.post(path, {"approval": {**answer, "approvalId": "a1"}})
+    assert other.status_code == 404
+    body = {"approval": {**answer, "approvalId": question.approval_id}}
+    resuming = asyncio.ensure_future(served.post(path, body))
+    await served.commands.wait_begun("rm -r a")
+    served.commands.end("rm -r a")
+    assert (await resuming).status_code == 200
+
+
 async def test_an_approval_is_carried_out_and_followed_by_whoever_gave_it(served: Served) -> None:
     run_id = (await served.ask(RM)).json()["runId"]
     body = {"approval": {"operationId": "rm", "decision": "approved"}}
