@@ -23,7 +23,7 @@ from trunkline.edges.nostr.orders import MAX_REASON_CHARS, Order, Paying, Reques
 from trunkline.edges.nostr.results import Received
 from trunkline.effects import Answer
 from trunkline.events import CallRequested, CancelRequested
-from trunkline.model import Behalf, Circumstance, Principal
+from trunkline.model import Behalf, Circumstance, Principal, Status
 from trunkline.money import demands
 from trunkline.money.demands import NotADemand
 from trunkline.money.job_names import with_salt
@@ -178,8 +178,11 @@ def _call(
 
 
 def why_not_paid(answer: Answer) -> str:
-    """Why a payment was not made, in the wallet's words, or those of whoever was asked."""
-    return (answer.status.value if answer.fault is None else answer.fault.message)[:MAX_REASON_CHARS]
+    """Why a payment was not made, in the wallet's words, or those of whoever was asked; that it is unknown comes first:
+    then nobody can say that it was not.
+    """
+    why = answer.status.value if answer.fault is None else answer.fault.message
+    return (f"unknown: {why}" if answer.status is Status.UNKNOWN else why)[:MAX_REASON_CHARS]
 
 
 def preimage_of(output: Raw | None) -> str:
