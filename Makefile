@@ -5,8 +5,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Four for each core of a small machine: many tests wait, for a timer or for another process.
-WORKERS := 8
+# Three for each core of a small machine: many tests wait, for a timer or for another process.
+WORKERS := 6
 GET_BWRAP := apt-get install bubblewrap, or the same from your distribution
 # The tool behind `make lock`; only whoever changes a dependency needs it.
 UV     := uv==0.13.7

@@ -134,9 +134,10 @@ class Trial:
 
     # -- snapshots and undo --------------------------------------------------------------------------------------------
 
-    def undo(self, run_id: str = "") -> dict[str, Any]:
-        """Bring the space back to before a run, or before the last one."""
-        status, told = self.exchange.request("POST", f"/v1/spaces/{self.space.name}/undo", {"run": run_id})
+    def undo(self, run_id: str = "", *, redo: bool = False) -> dict[str, Any]:
+        """Bring the space back to before a run, before the last one, or before the last undo."""
+        wish = {"run": run_id, "redo": redo}
+        status, told = self.exchange.request("POST", f"/v1/spaces/{self.space.name}/undo", wish)
         assert status == 200, told
         found: dict[str, Any] = told
         return found

@@ -71,7 +71,7 @@ def test_an_undo_killed_there_is_finished_at_the_next_start_and_can_be_undone(sp
     assert space.tree() == before
     assert space.undo_steps() == ["started", "ended"]
     assert not (space.kept / "undo.pending").exists()
-    space.undo()
+    space.undo(redo=True)
     assert set(space.tree()) == {"left"}
     space.undo(destroyed)
     assert space.tree() == before

@@ -58,7 +58,8 @@ def tracer_of(process: int) -> int:
 
 def wait_traced(tracer: int) -> None:
     """Until the trace is complete."""
-    wait_until(lambda: not Path(f"/proc/{tracer}").exists(), "the tracer is done")
+    # A process that had just been started when its parent ended sees that once it runs, and tracing makes that slow.
+    wait_until(lambda: not Path(f"/proc/{tracer}").exists(), "the tracer is done", timeout_s=60)
 
 
 def events(log: Path) -> Iterator[Event]:
