@@ -29,7 +29,8 @@ run: install ## the exchange with the example agents
 
 test: $(VENV)/.test strace bubblewrap chromium ## all checks and all tests
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint compiled
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/unit
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/unit
 	$(BIN)/python tools/requirements.py
 
 unit: $(VENV)/.test ## the quick tests, within a minute

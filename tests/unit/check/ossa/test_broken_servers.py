@@ -19,6 +19,8 @@ pytestmark = pytest.mark.slow
 # The server's own timeout, and how long the suite waits for what does not come.
 TIMEOUT_S = 2.0
 PATIENCE_S = 1.5
+# As many times that where all is to be found good: a busy machine may take its time.
+LENIENT = 3.0
 
 # A defect, what is seen of it in the first of these cases, and the cases that fail: these and no other of those run.
 BROKEN = [
@@ -165,14 +167,16 @@ BROKEN = [
 ]
 
 
-async def checked(server: HonestServer, only: tuple[str, ...] = (), identities: int = 6) -> Report:
+async def checked(
+    server: HonestServer, only: tuple[str, ...] = (), identities: int = 6, lenient: float = 1.0
+) -> Report:
     known = [read_identity(server.identity(f"agent-{number}")) for number in range(identities)]
     return await check_endpoint(
         Endpoint(server.url),
         known,
         only=only,
-        request_timeout_s=TIMEOUT_S,
-        patience_s=PATIENCE_S,
+        request_timeout_s=TIMEOUT_S * lenient,
+        patience_s=PATIENCE_S * lenient,
         denied=("vault", "open"),
     )
 
@@ -195,8 +199,8 @@ async def test_a_policy_that_denies_is_told_with_the_rule_that_would_allow() -> 
 
 
 async def test_an_honest_server_passes_every_case() -> None:
-    async with HonestServer(timeout_s=TIMEOUT_S) as server:
-        report = await checked(server)
+    async with HonestServer(timeout_s=TIMEOUT_S * LENIENT) as server:
+        report = await checked(server, lenient=LENIENT)
         sent = sorted(len(agent.requests) for agent in server.agents.values())
     assert [(one.id, one.status, one.seen) for one in report.results if one.status != "passed"] == []
     assert len(report.results) == len(BOOK.cases)
