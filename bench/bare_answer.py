@@ -14,7 +14,8 @@ import uvloop
 from starlette.types import Receive, Scope, Send
 
 from bench.loads import SMALL, Load, Texts, wait_for_end
-from trunkline.edges.listener import Address, WebListener
+from trunkline.edges.address import Address
+from trunkline.edges.listener import WebListener
 
 # As the exchange answers, byte for byte but for the names and the times: a test compares the two.
 ANSWER: Final = (

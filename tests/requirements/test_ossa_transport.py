@@ -22,8 +22,9 @@ from tests.ossa import EXCHANGE, JSON, Keyed, check_signature
 from tests.requirement import requirement
 from trunkline.config import Config, Ossa
 from trunkline.edges import client, tls
+from trunkline.edges.address import Address
 from trunkline.edges.edge import KeyTerms
-from trunkline.edges.listener import Address, WebListener
+from trunkline.edges.listener import WebListener
 from trunkline.edges.ossa.edge import OSSA
 from trunkline.edges.ossa.keys import new_pair
 from trunkline.edges.topics.edge import TOPICS

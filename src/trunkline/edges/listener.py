@@ -21,7 +21,6 @@ from functools import partial
 from typing import Any, Final, cast
 from weakref import ref
 
-from msgspec import Struct
 from starlette.types import ASGIApp
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -29,15 +28,14 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from trunkline.addresses import shown
+from trunkline.edges.address import Address
 from trunkline.edges.answers import error_body
 from trunkline.edges.bodies import LATE
-from trunkline.edges.edge import EdgeOff
 from trunkline.edges.log_lines import FewLines, without_text
 from trunkline.edges.patience import LastWords, Patience
 from trunkline.edges.request_scope import ANSWER, CLOSED, LOST, PEER_PIN, RESERVED, TryTake
 from trunkline.edges.tls import pin_of
 from trunkline.edges.websocket import MAX_SOCKET_MESSAGE_BYTES, PING_S, Socket
-from trunkline.errors import ConfigError
 from trunkline.model import Fault, fault
 
 # From the first byte (or the connect) to the end of the head, in total and not for each byte.
@@ -499,27 +497,6 @@ class Handshake(asyncio.Protocol):
         del self._connections.handshakes[task]
         if task.cancelled() or not task.result():
             self._socket.close()
-
-
-class Address(Struct, frozen=True):
-    """Where to listen, and what the configuration calls it."""
-
-    host: str
-    port: int
-    # Its section and key in trunkline.toml, and whether somebody chose the value.
-    section: str
-    key: str = "listen"
-    is_given: bool = False
-    # Whether the exchange is of no use without this listener.
-    is_needed: bool = False
-
-    def taken(self, error: OSError) -> ConfigError | EdgeOff:
-        """What to raise when it cannot be had: a default that is taken turns its edge off, a choice is an error."""
-        problem = f"cannot listen here: {os.strerror(error.errno or 0)}; choose another address in [{self.section}] "
-        place = f"{self.host}:{self.port}"
-        if self.is_given or self.is_needed:
-            return ConfigError(problem + self.key, place)
-        return EdgeOff(f"{place}: {problem}{self.key}")
 
 
 class WebListener:

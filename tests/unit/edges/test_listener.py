@@ -25,8 +25,9 @@ from starlette.types import Scope, Send
 
 from tests.unit.edges.web import BOUND_S, CLOSE, JSON, Pages, Server, wait_until
 from trunkline.edges import listener, log_lines, patience
+from trunkline.edges.address import Address
 from trunkline.edges.edge import EdgeOff
-from trunkline.edges.listener import Address, Connection, WebListener
+from trunkline.edges.listener import Connection, WebListener
 from trunkline.edges.request_scope import ANSWER
 from trunkline.edges.tls import server_context
 from trunkline.errors import ConfigError

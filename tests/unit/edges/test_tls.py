@@ -24,9 +24,10 @@ from websockets.asyncio.client import connect
 
 from tests.unit.edges.web import BOUND_S, Server, wait_until
 from trunkline.edges import client, listener, tls
+from trunkline.edges.address import Address
 from trunkline.edges.answers import application, json_answer
 from trunkline.edges.client import Answer, Unreachable
-from trunkline.edges.listener import Address, WebListener
+from trunkline.edges.listener import WebListener
 from trunkline.edges.request_scope import peer_pin
 from trunkline.errors import ConfigError
 from trunkline.testing.memory import MemoryExchange

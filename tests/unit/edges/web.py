@@ -14,9 +14,10 @@ from starlette.routing import WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from trunkline.edges.address import Address
 from trunkline.edges.answers import application, json_answer
 from trunkline.edges.bodies import read_body
-from trunkline.edges.listener import Address, Connections, WebListener
+from trunkline.edges.listener import Connections, WebListener
 from trunkline.edges.request_scope import ANSWER, when_closed, when_lost
 from trunkline.testing.memory import MemoryExchange
 

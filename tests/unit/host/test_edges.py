@@ -14,10 +14,11 @@ import pytest
 
 from trunkline.config import Config, Http, Pylon
 from trunkline.config_file import load
+from trunkline.edges.address import Address
 from trunkline.edges.doors import Door
 from trunkline.edges.edge import Edge, EdgeOff, RunningEdge, Surroundings, TokenKind
 from trunkline.edges.known import EDGES, UNBUILT
-from trunkline.edges.listener import Address, WebListener
+from trunkline.edges.listener import WebListener
 from trunkline.errors import ConfigError
 from trunkline.home import Home
 from trunkline.host import edges

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from trunkline.addresses import host_and_port
+from trunkline.edges.address import Address
 from trunkline.edges.edge import Edge, RunningEdge, Surroundings, TokenKind
 from trunkline.edges.http.gate import EDGE
 from trunkline.edges.http.routes import Api
-from trunkline.edges.listener import Address, WebListener
+from trunkline.edges.listener import WebListener
 from trunkline.edges.waiting import Requests
 
 

@@ -14,9 +14,9 @@ from contextlib import suppress
 from typing import Final
 
 from trunkline.addresses import host_and_port
+from trunkline.edges.address import Address
 from trunkline.edges.background import Background
 from trunkline.edges.edge import Edge, EdgeOff, RunningEdge, Surroundings
-from trunkline.edges.listener import Address
 from trunkline.edges.nostr import messages, nip47, nutzaps
 from trunkline.edges.nostr.announcing import Announcer, count_record
 from trunkline.edges.nostr.client import OLDEST_S, Bad, Client

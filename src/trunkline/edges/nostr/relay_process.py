@@ -24,8 +24,8 @@ from msgspec.structs import replace
 
 from trunkline import children
 from trunkline.addresses import host_and_port, shown
+from trunkline.edges.address import Address
 from trunkline.edges.background import Background
-from trunkline.edges.listener import Address
 from trunkline.edges.nostr.relay_settings import Settings
 
 log = logging.getLogger("trunkline")

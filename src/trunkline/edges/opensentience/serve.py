@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from trunkline.addresses import is_loopback
+from trunkline.edges.address import Address
 from trunkline.edges.driver import Connections, Driver, MakeSession
 from trunkline.edges.exchange import Feed
-from trunkline.edges.listener import Address
 from trunkline.edges.offers import JudgingBudget
 from trunkline.edges.opensentience import socket_file
 from trunkline.edges.opensentience.messages import ID_SEED_BYTES

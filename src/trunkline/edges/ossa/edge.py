@@ -14,9 +14,10 @@ from typing import Final
 
 from trunkline.addresses import host_and_port
 from trunkline.edges import tls
+from trunkline.edges.address import Address
 from trunkline.edges.background import Background
 from trunkline.edges.edge import Edge, EdgeOff, RunningEdge, Surroundings
-from trunkline.edges.listener import Address, WebListener
+from trunkline.edges.listener import WebListener
 from trunkline.edges.ossa.attachment import Way
 from trunkline.edges.ossa.keys import OSSA_KEYS, AgentKeys, own_keys
 from trunkline.edges.ossa.peer import OssaPeer

@@ -13,9 +13,10 @@ from typing import Final
 from trunkline import key_files
 from trunkline.addresses import host_and_port
 from trunkline.edges import tls
+from trunkline.edges.address import Address
 from trunkline.edges.background import Background
 from trunkline.edges.edge import Edge, EdgeOff, RunningEdge, Surroundings, new_bearer
-from trunkline.edges.listener import Address, WebListener
+from trunkline.edges.listener import WebListener
 from trunkline.edges.pylon.serve import PylonServer
 from trunkline.edges.pylon.translate import EDGE
 

@@ -17,9 +17,9 @@ import psutil
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
+from trunkline.edges.address import Address
 from trunkline.edges.background import Background
 from trunkline.edges.edge import EdgeOff
-from trunkline.edges.listener import Address
 from trunkline.edges.nostr import events
 from trunkline.edges.nostr.client import Client
 from trunkline.edges.nostr.events import Draft
