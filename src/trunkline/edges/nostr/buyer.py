@@ -11,7 +11,8 @@ call ends. Every request is on record before a relay hears of it; after a restar
 and the requests on record are told again as they are. What was received is not on record: relays tell it again.
 
 Pure: time, chance and announcements come in, events and signed requests go out. Does not own relays (``client``),
-the form of an order (``orders``), what a result is worth (``results``) or who can do a job (``discovery``).
+the form of an order (``orders``), what a result is worth (``results``), who can do a job (``discovery``) or how
+providers did before (``provider_records``).
 
 Invariant: each call ends once. A provider is asked once for a call. Only the provider that was asked can answer.
 """
@@ -28,12 +29,13 @@ from msgspec import Raw, Struct
 
 from trunkline.config import Nostr
 from trunkline.edges.nostr import messages, order_calls, orders, results
-from trunkline.edges.nostr.discovery import Book, Fate, Record, Records
+from trunkline.edges.nostr.discovery import Book
 from trunkline.edges.nostr.events import Event, signed
 from trunkline.edges.nostr.keys import Signer, npub_of
 from trunkline.edges.nostr.messages import BadMessage, JobFeedback, Status
 from trunkline.edges.nostr.order_calls import JUDGE, PAY, BadDemand
 from trunkline.edges.nostr.orders import ASKED, OVER, PROCESS, VERDICT, BadOrder, EndPayments, Order, Request
+from trunkline.edges.nostr.provider_records import Fate, Records
 from trunkline.edges.nostr.results import Finding, Received
 from trunkline.effects import Answer, Cancel, Deliver, Reply
 from trunkline.entries import ProcessStep
@@ -47,10 +49,6 @@ from trunkline.money.rail import Way
 from trunkline.money.wallet import Paid
 
 EDGE: Final = "nostr"
-# Our record of providers: one subject for each.
-PROVIDERS: Final = "nostr.provider"
-# A provider's steps before they are written anew as one.
-MAX_STEPS: Final = 16
 # Right after a start announcements come in one by one.
 LOOK_S: Final = 5.0
 # A provider that has begun may take so many times as long as one that has said nothing.
@@ -120,7 +118,6 @@ class Buyer:
         # Calls from before a restart that were not delivered again yet, with their requests.
         self._expected: dict[str, list[str]] = {}
         self._look_at = 0.0
-        self._steps: Counter[str] = Counter()
         self._out: list[Output] = []
         self.counts = dict.fromkeys(("succeeded", "failed", "canceled"), 0)
 
@@ -144,9 +141,7 @@ class Buyer:
         self, open_steps: Mapping[str, Sequence[ProcessStep]], providers: Mapping[str, Sequence[ProcessStep]], now: Now
     ) -> list[Output]:
         """What is on record: requests whose calls will be delivered again, or have ended; and how providers did."""
-        for public, steps in providers.items():
-            self._records.put(public, msgspec.json.decode(steps[-1].data, type=Record))
-            self._steps[public] = len(steps)
+        self._records.take_up(providers)
         self._expected = {call_id: orders.asked_ids(steps) for call_id, steps in open_steps.items()}
         self._look(now)
         return self._take()
@@ -574,18 +569,7 @@ class Buyer:
     def _remember(self, order: Order, finding: Finding) -> None:
         """How each provider did, for the next choice."""
         for request, fate in orders.fates_of(order, finding):
-            record = self._records.of(request.provider).with_one(fate, request.took_ms)
-            self._records.put(request.provider, record)
-            self._write_record(request.provider, record)
-
-    def _write_record(self, provider: str, record: Record) -> None:
-        data = Raw(msgspec.json.encode(record))
-        if self._steps[provider] >= MAX_STEPS:
-            # Each step has the sums: one is enough.
-            self._out.append(ProcessStepped(0, "", PROVIDERS, provider, "counted", data, done=True))
-            self._steps[provider] = 0
-        self._steps[provider] += 1
-        self._out.append(ProcessStepped(0, "", PROVIDERS, provider, "counted", data))
+            self._out += self._records.count(request.provider, fate, request.took_ms)
 
     def _take_back(self, names: Sequence[str], now: Now) -> None:
         if names:

@@ -1,8 +1,7 @@
 """Who can do a job: announcements that were heard, what we know of their authors ourselves, and the choice among them.
 
-Pure. Owns the book of announcements (NIP-89), our own record of providers (done, failed, silent, disagreed, lied), the
-estimate of a price, and the order in which providers are asked. Does not own asking (``buyer``), nor putting the record
-on disk.
+Pure. Owns the book of announcements (NIP-89), the estimate of a price, and the order in which providers are asked. Does
+not own asking (``buyer``), nor how providers did before (``provider_records``).
 
 Invariant: whatever is announced, and by however many, the book holds no more than its bounds, and one provider no more
 than its share. The same book, record, job and source of chance give the same order.
@@ -14,14 +13,15 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from fractions import Fraction
 from random import Random
-from typing import Final, Literal
+from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from trunkline.config import NostrKinds
 from trunkline.edges.nostr import messages
 from trunkline.edges.nostr.events import Event
 from trunkline.edges.nostr.messages import Announced, Announcement, BadMessage, Pricing
+from trunkline.edges.nostr.provider_records import Record, Records
 from trunkline.model import Now
 from trunkline.money import quotes
 from trunkline.money.quotes import Prices
@@ -37,60 +37,11 @@ MAX_ANNOUNCEMENT_BYTES: Final = 65_536
 DRAWN: Final = 8
 # As for jobs: clocks differ by a quarter of an hour at most. An old announcement holds until it is replaced.
 NEWEST_S: Final = 900
-# Providers of whom we remember how they did.
-MAX_RECORDS: Final = 1024
 # What a provider says of itself counts as much as so many jobs that it did for us.
 WORD_COUNTS: Final = 4.0
 UNKNOWN_RATE: Final = 0.5
 # Providers whose jobs go well about equally often are alike, and the price decides.
 BANDS: Final = 10
-
-Fate = Literal["succeeded", "failed", "silent", "disagreed", "lied"]
-
-
-class Record(Struct, frozen=True):
-    """How one provider did for us. ``lied`` are results that are not what they claim to be."""
-
-    succeeded: int = 0
-    failed: int = 0
-    silent: int = 0
-    disagreed: int = 0
-    lied: int = 0
-    # Of those that succeeded.
-    total_ms: int = 0
-
-    @property
-    def jobs(self) -> int:
-        """How many jobs it was asked for."""
-        return self.succeeded + self.failed + self.silent + self.disagreed + self.lied
-
-    def with_one(self, fate: Fate, took_ms: int = 0) -> Record:
-        """One job more."""
-        counted = structs.replace(self, **{fate: getattr(self, fate) + 1})
-        is_success = fate == "succeeded"
-        return structs.replace(counted, total_ms=self.total_ms + max(0, took_ms)) if is_success else counted
-
-
-class Records:
-    """What we know of providers ourselves. Who was asked long ago is forgotten first."""
-
-    def __init__(self) -> None:
-        self._records: dict[str, Record] = {}
-
-    def of(self, provider: str) -> Record:
-        """One provider's record; an empty one for somebody unknown."""
-        return self._records.get(provider, Record())
-
-    def put(self, provider: str, record: Record) -> None:
-        """Remember how it did so far."""
-        self._records.pop(provider, None)
-        self._records[provider] = record
-        if len(self._records) > MAX_RECORDS:
-            del self._records[next(iter(self._records))]
-
-    def all(self) -> Mapping[str, Record]:
-        """Everybody of whom there is one."""
-        return self._records
 
 
 class Need(Struct, frozen=True):

@@ -17,10 +17,11 @@ from msgspec import Raw, Struct
 from trunkline import strictjson
 from trunkline.config import Nostr
 from trunkline.edges.nostr import messages
-from trunkline.edges.nostr.discovery import Fate, Need
+from trunkline.edges.nostr.discovery import Need
 from trunkline.edges.nostr.events import Draft, Event, encoded
 from trunkline.edges.nostr.keys import Signer, npub_of
 from trunkline.edges.nostr.messages import JobFeedback, TooLarge
+from trunkline.edges.nostr.provider_records import Fate
 from trunkline.edges.nostr.remote_tools import HARMLESS, OPTIONS, Options, job_type
 from trunkline.edges.nostr.results import Finding, Received
 from trunkline.effects import Deliver

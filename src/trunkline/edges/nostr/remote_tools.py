@@ -19,8 +19,9 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from trunkline.edges.nostr import keys
-from trunkline.edges.nostr.discovery import Book, Record, Records
+from trunkline.edges.nostr.discovery import Book
 from trunkline.edges.nostr.messages import MAX_MSATS, Announced, is_schema_id
+from trunkline.edges.nostr.provider_records import Record, Records
 from trunkline.jobs.schemas import ANALYSIS, EMBEDDING, RERANK, Detail, JobSchema, JobType, job_types
 from trunkline.model import MAX_INPUT_BYTES, TOOL_NAME, ToolDefinition
 

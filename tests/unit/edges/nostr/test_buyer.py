@@ -12,10 +12,10 @@ from tests.requirement import requirement
 from tests.unit.edges.nostr.market import EMBED, PROVIDERS, RANK, US, Market, announcement, embedded, ranked, shown
 from trunkline.edges.nostr import events, messages
 from trunkline.edges.nostr.buyer import LOOK_S
-from trunkline.edges.nostr.buyer import PROVIDERS as RECORDS
 from trunkline.edges.nostr.events import Draft
 from trunkline.edges.nostr.messages import Status
 from trunkline.edges.nostr.orders import PROCESS
+from trunkline.edges.nostr.provider_records import PROVIDERS as RECORDS
 from trunkline.entries import CallSettled, Noticed, ProcessStep
 from trunkline.events import CancelRequested, SettingsChanged
 from trunkline.jobs.schemas import EMBEDDING, RERANK, SANDBOX, job_types

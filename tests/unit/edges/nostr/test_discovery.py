@@ -15,10 +15,11 @@ from tests.requirement import requirement
 from tests.unit.edges.nostr.market import PROVIDERS, announcement
 from trunkline.config import NostrKinds
 from trunkline.edges.nostr import discovery, events, messages
-from trunkline.edges.nostr.discovery import Book, Need, Record, Records, price, reliability
+from trunkline.edges.nostr.discovery import Book, Need, price, reliability
 from trunkline.edges.nostr.events import Draft, Event
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.messages import Announcement, BadMessage, Pricing, Stability
+from trunkline.edges.nostr.provider_records import MAX_RECORDS, Record, Records
 from trunkline.jobs.schemas import EMBEDDING, RERANK, SANDBOX
 from trunkline.model import Now
 
@@ -233,9 +234,9 @@ def test_one_provider_has_a_few_announcements_and_not_a_thousand() -> None:
 
 def test_who_was_asked_long_ago_is_forgotten_first() -> None:
     records = Records()
-    for number in range(discovery.MAX_RECORDS + 1):
+    for number in range(MAX_RECORDS + 1):
         records.put(str(number), Record(succeeded=1))
-    assert len(records.all()) == discovery.MAX_RECORDS
+    assert len(records.all()) == MAX_RECORDS
     assert (records.of("0"), records.of("1")) == (Record(), Record(succeeded=1))
 
 

@@ -1,0 +1,93 @@
+"""How providers did for us: done, failed, silent, disagreed or lied, and the steps by which that stays on record.
+
+Pure. Owns the sums of each provider and what is written of them. Does not own what follows from them for the next
+choice (``discovery``).
+
+Invariant: the last step of a provider has its sums, and no provider has more than ``MAX_STEPS`` steps that are open.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Raw, Struct, structs
+
+from trunkline.entries import ProcessStep
+from trunkline.events import ProcessStepped
+
+# One subject for each provider.
+PROVIDERS: Final = "nostr.provider"
+# A provider's steps before they are written anew as one.
+MAX_STEPS: Final = 16
+# Providers of whom we remember how they did.
+MAX_RECORDS: Final = 1024
+
+Fate = Literal["succeeded", "failed", "silent", "disagreed", "lied"]
+
+
+class Record(Struct, frozen=True):
+    """How one provider did for us. ``lied`` are results that are not what they claim to be."""
+
+    succeeded: int = 0
+    failed: int = 0
+    silent: int = 0
+    disagreed: int = 0
+    lied: int = 0
+    # Of those that succeeded.
+    total_ms: int = 0
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs it was asked for."""
+        return self.succeeded + self.failed + self.silent + self.disagreed + self.lied
+
+    def with_one(self, fate: Fate, took_ms: int = 0) -> Record:
+        """One job more."""
+        counted = structs.replace(self, **{fate: getattr(self, fate) + 1})
+        is_success = fate == "succeeded"
+        return structs.replace(counted, total_ms=self.total_ms + max(0, took_ms)) if is_success else counted
+
+
+class Records:
+    """What we know of providers ourselves. Who was asked long ago is forgotten first."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, Record] = {}
+        # How many steps of each are on record.
+        self._steps: Counter[str] = Counter()
+
+    def take_up(self, steps_of: Mapping[str, Sequence[ProcessStep]]) -> None:
+        """What is on record of each provider."""
+        for provider, steps in steps_of.items():
+            self.put(provider, msgspec.json.decode(steps[-1].data, type=Record))
+            self._steps[provider] = len(steps)
+
+    def count(self, provider: str, fate: Fate, took_ms: int) -> list[ProcessStepped]:
+        """A provider was asked for one job more; what is to be put on record of it."""
+        record = self.of(provider).with_one(fate, took_ms)
+        self.put(provider, record)
+        data, out = Raw(msgspec.json.encode(record)), []
+        if self._steps[provider] >= MAX_STEPS:
+            # Each step has the sums: one is enough.
+            out.append(ProcessStepped(0, "", PROVIDERS, provider, "counted", data, done=True))
+            self._steps[provider] = 0
+        self._steps[provider] += 1
+        return [*out, ProcessStepped(0, "", PROVIDERS, provider, "counted", data)]
+
+    def of(self, provider: str) -> Record:
+        """One provider's record; an empty one for somebody unknown."""
+        return self._records.get(provider, Record())
+
+    def put(self, provider: str, record: Record) -> None:
+        """Remember how it did so far."""
+        self._records.pop(provider, None)
+        self._records[provider] = record
+        if len(self._records) > MAX_RECORDS:
+            del self._records[next(iter(self._records))]
+
+    def all(self) -> Mapping[str, Record]:
+        """Everybody of whom there is one."""
+        return self._records
