@@ -56,6 +56,9 @@ def test_an_agents_work_in_a_repository_is_exported_as_a_patch(short_path: Path,
             {"type": "createFile", "path": "new.bin", "content": "new\n"},
             {"type": "shell", "command": "echo 'x = 2' > code.py"},
         ]
+        none = say("space", "export", "demo", "-o", str(tmp_path / "none"))
+        assert (none.code, none.err) == (0, "nothing changed in demo since HEAD; no file is written\n")
+        assert not (tmp_path / "none").exists()
         message = json.dumps({"protocolVersion": "1.0", "operations": operations}, indent=2)
         ran = say("space", "run", "demo", stdin=message.encode())
         assert ran.code == 0, ran.out
@@ -63,6 +66,8 @@ def test_an_agents_work_in_a_repository_is_exported_as_a_patch(short_path: Path,
         patch = tmp_path / "patch"
         said = say("space", "export", "demo", "-o", str(patch))
         assert said.code == 0, said.err
+        again = say("space", "export", "demo", "--output", str(patch))
+        assert (again.code, "exists already" in again.err) == (2, True)
         assert git(project, "status", "--porcelain") == before == " M code.py\n?? new.bin\n"
         undoing = say("space", "undo", "demo").err
         assert f"before {ran.json['runId']}" in undoing, "an export is nothing to undo"

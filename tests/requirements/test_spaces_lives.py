@@ -469,7 +469,7 @@ def test_a_run_on_the_command_line_waits_for_the_answer(exchange: Running) -> No
     exchange.wait_entry("question.joined", approval_id=first)
     assert trunkline(exchange, "deny", first, "--reason", "no").returncode == 0
     ran = waiting.result(40)
-    assert ran.returncode == 0
+    assert ran.returncode == 1, "an operation that a person denied did not succeed"
     asked, denied = map(json.loads, ran.stdout.splitlines())
     assert (asked["status"], denied["status"]) == ("awaiting_approval", "completed")
     assert denied["events"][-1]["reason"] == "no"

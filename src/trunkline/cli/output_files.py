@@ -1,0 +1,60 @@
+"""Files that a verb writes because its caller named one: ``--output FILE``, and ``--force`` for one that is there.
+
+Owns how these options are spelled, and the writing. Does not own what is written, nor the files of the home.
+
+Invariant: a file that is there already is left as it is, unless its owner said ``--force``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from trunkline.cli.terminal import CommandFailed, file_failure
+
+OUTPUT_FILE: Final = click.Path(path_type=Path, dir_okay=False)
+
+
+def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb ``--output`` and ``--force``, as ``output`` and ``force``."""
+
+    # Scripts say --out and --overwrite, which `ledger export` took before it had the words of the other verbs.
+    @click.option("--overwrite", is_flag=True, hidden=True)
+    @click.option("--out", type=OUTPUT_FILE, hidden=True)
+    @click.option("-o", "--output", type=OUTPUT_FILE, metavar="FILE", help="Write it to FILE, which is made.")
+    @with_force
+    @functools.wraps(function)
+    def renamed(*args: Any, output: Path | None, out: Path | None, force: bool, overwrite: bool, **rest: Any) -> Any:
+        return function(*args, output=output or out, force=force or overwrite, **rest)
+
+    return renamed
+
+
+def with_force(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb ``--force`` alone, where its files have options of their own."""
+    return click.option("--force", is_flag=True, help="Also over a file that is there already.")(function)
+
+
+def refuse_existing(file: Path, *, force: bool) -> None:
+    """End the command before its work, if what comes of it could not be written."""
+    if not force and file.exists():
+        raise _taken(file)
+
+
+def write_output(file: Path, pieces: Iterable[bytes], *, force: bool) -> int:
+    """Write a file and say how many bytes it has; end the command if it is there already or cannot be written."""
+    try:
+        with file.open("wb" if force else "xb") as opened:
+            return sum(map(opened.write, pieces))
+    except FileExistsError:
+        raise _taken(file) from None
+    except OSError as error:
+        raise file_failure(file, error.strerror) from None
+
+
+def _taken(file: Path) -> CommandFailed:
+    return file_failure(file, "exists already: choose another name, or give --force")
