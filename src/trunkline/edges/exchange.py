@@ -358,6 +358,9 @@ class Operator(Protocol):
     async def sign_out(self, agent_id: str) -> bool:
         """Forget it; False if there is none of this id."""
 
+    def known_tools(self, agent_id: str) -> list[str]:
+        """The tools that an agent offers or has ever offered, here or away, by their ids."""
+
     def agent_log(self, agent_id: str, count: int) -> list[str] | None:
         """The last lines that an agent printed, secrets masked; None if there is no log of such an agent."""
 
