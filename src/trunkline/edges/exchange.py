@@ -332,7 +332,7 @@ class Operator(Protocol):
 
     def reload(self) -> dict[str, list[str]]:
         """Read the configuration again; which agents were started, restarted and stopped for it,
-        and which cannot start, with the reason.
+        which cannot start, with the reason, which tools are not held back any more, and what else changed.
 
         ``ConfigError`` if it cannot be used, and then nothing changed.
         """
