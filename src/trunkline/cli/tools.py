@@ -131,7 +131,9 @@ def _why_not(exchange: ExchangeClient, tool: str, error: dict[str, Any]) -> str:
     is_launched = agent is not None and agent["state"] == "ready" and agent.get("steerable")
     if agent is not None and is_launched and (is_known or not agent.get("tools")):
         return f"{agent_id} was being started or restarted, and is there now: call it again"
-    return str(error["message"]) if error["code"] == "tool.unavailable" else no_tool(tool, found)
+    if error["code"] != "tool.unavailable":
+        return no_tool(tool, found)
+    return str(error["message"]) + ("" if agent is None else f": {_where_to_look(exchange, agent_id)}")
 
 
 def _further(code: str, tool: str) -> str:
@@ -150,8 +152,12 @@ def _is_away(exchange: ExchangeClient, agent: dict[str, Any]) -> str:
     note = f" ({agent['note']})" if agent.get("note") else ""
     how = "runs and has not connected yet" if state in {"starting", "running"} else f"is {state}"
     how = "is restarting" if state == "stopping" and not note else how
+    return f"{agent_id} {how}{note}: {_where_to_look(exchange, agent_id)}"
+
+
+def _where_to_look(exchange: ExchangeClient, agent_id: str) -> str:
     has_log = (exchange.home.logs_folder / agent_id).is_dir()
-    return f"{agent_id} {how}{note}: {typed('agents')}" + (f", {typed(f'logs {agent_id}')}" if has_log else "")
+    return typed("agents") + (f", {typed(f'logs {agent_id}')}" if has_log else "")
 
 
 def _nobody_here(exchange: ExchangeClient, agent_id: str) -> str:
