@@ -213,10 +213,12 @@ class Registry:
 
     def why_away(self, agent_id: str) -> str:
         """Why an agent is given no calls, in words that every caller may read."""
-        agent = self.agents.get(agent_id)
+        agent, why = self.agents.get(agent_id), self.why_stopping(agent_id)
         if agent is None:
-            why = self.why_stopping(agent_id)
             return f"{agent_id} is not connected" + (f": {why}" if why else "")
+        if why:
+            # One that is told to end says that it is unhealthy, and lets end what it has.
+            return f"{agent_id} takes no more calls: {why}"
         if agent.breaker is not None and agent.breaker.is_open:
             return f"{agent_id} gets a rest, since attempts at it failed again and again"
         return f"{agent_id} does not offer it now" if agent.is_usable else f"{agent_id} is {agent.health.value}"

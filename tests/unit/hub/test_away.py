@@ -22,6 +22,8 @@ def test_callers_are_told_why_an_agent_was_ended_until_it_is_back(kit: Kit) -> N
     kit.offer("com.a", "x")
     call = kit.call("com.a/x")
     kit.feed(events.AgentStopping("com.a", run_id, FILES))
+    kit.health("com.a", Health.UNHEALTHY)
+    assert message(kit.call("com.a/x")) == f"com.a takes no more calls: {FILES}"
     kit.finish(call, status=Status.CANCELED, fault=fault("tool.canceled", "the agent stopped"))
     settled = kit.log_of(entries.CallSettled)[-1]
     assert settled.fault == fault("tool.canceled", f"the agent stopped: {FILES}")
