@@ -38,26 +38,25 @@ def test_an_answer_ends_where_its_length_or_its_last_chunk_says() -> None:
 
 
 class Server(mcp_http_echo.Connection):
-    """Tells how many connections are open."""
+    """Knows which connections are open."""
 
-    open = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        Server.open += 1
+    def __init__(self, gone: dict[Server, asyncio.Event]) -> None:
+        super().__init__()
+        self._gone = gone[self] = asyncio.Event()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        Server.open -= 1
+        self._gone.set()
 
 
 @contextlib.asynccontextmanager
 async def serving() -> AsyncIterator[str]:
-    server = await asyncio.get_running_loop().create_server(Server, "127.0.0.1", 0)
+    gone: dict[Server, asyncio.Event] = {}
+    server = await asyncio.get_running_loop().create_server(lambda: Server(gone), "127.0.0.1", 0)
     yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     server.close()
-    while Server.open:
-        await asyncio.sleep(0)
+    for event in gone.values():
+        await event.wait()
 
 
 async def test_a_caller_has_an_answer_to_each_of_its_requests() -> None:
