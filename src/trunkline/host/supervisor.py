@@ -41,8 +41,9 @@ from trunkline.host.restart import STOPPED_BY_HAND, State, Step, how_it_ended
 from trunkline.host.run_files import forget_old_logs, new_run_id
 from trunkline.host.supervised import Agent, AgentSpec, Run, environment
 from trunkline.host.watched_files import FileWatch, Looks, look_at_files
-from trunkline.model import AgentView, Peer, ProcessIdentity
+from trunkline.model import Peer, ProcessIdentity
 from trunkline.secret_references import Found, may_wait
+from trunkline.shown import AgentView
 
 log = logging.getLogger("trunkline")
 

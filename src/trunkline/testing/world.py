@@ -24,7 +24,6 @@ from trunkline.effects import Reply
 from trunkline.errors import InvariantBroken, LedgerError
 from trunkline.model import (
     OPERATOR,
-    AgentView,
     Circumstance,
     Decision,
     HubSettings,
@@ -37,6 +36,7 @@ from trunkline.model import (
     Rule,
     ToolDefinition,
 )
+from trunkline.shown import AgentView
 from trunkline.testing import jobs
 from trunkline.testing.agents import Script, ScriptedAgent
 from trunkline.testing.callers import HttpCallers

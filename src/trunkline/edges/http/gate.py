@@ -26,9 +26,9 @@ from trunkline.edges.bearer import Throttle, bearer_token, token_sha256
 from trunkline.edges.doors import Door, Route
 from trunkline.edges.exchange import Feed
 from trunkline.edges.hosts import is_our_host
-from trunkline.edges.listener import MAX_CONNECTIONS
 from trunkline.edges.request_scope import RESERVED, Serve, address_of
 from trunkline.edges.shares import FREE_BYTES, MAX_SHARE_BYTES, SHARE, Share, Shares
+from trunkline.edges.web_connection import MAX_CONNECTIONS
 from trunkline.model import Principal, fault
 
 EDGE: Final = "http"

@@ -17,7 +17,7 @@ from trunkline.edges.mounts.piped import PipedServer, program
 from trunkline.edges.mounts.translate import AGENT_EDGE, TABLE
 from trunkline.edges.offers import JudgingBudget
 from trunkline.errors import SignInRefused
-from trunkline.model import AgentView
+from trunkline.shown import AgentView
 
 if TYPE_CHECKING:
     from trunkline.edges.exchange import AgentAction

@@ -27,7 +27,7 @@ from trunkline.edges.client import Answer, request
 from trunkline.edges.http.edge import HTTP
 from trunkline.edges.mounts.edge import MOUNTS
 from trunkline.entries import CallSettled
-from trunkline.model import AgentView
+from trunkline.shown import AgentView
 from trunkline.testing.memory import OPERATOR_TOKEN, MemoryExchange
 
 WAIT_S = 20.0

@@ -17,7 +17,8 @@ from trunkline.edges.mounts import mount, notices
 from trunkline.edges.mounts import remote as module
 from trunkline.edges.mounts.edge import MOUNTS
 from trunkline.entries import CallSettled
-from trunkline.model import AgentView, Status
+from trunkline.model import Status
+from trunkline.shown import AgentView
 from trunkline.testing.memory import MemoryExchange
 
 WAIT_S = 20.0
