@@ -140,7 +140,7 @@ def history(settings: CommandSettings, name: str | None, limit: int) -> None:
     rows = [
         [
             clock(seconds_of(one["at"])),
-            str(one["step"]),
+            " ".join(str(one[part]) for part in ("step", "outcome") if part in one),
             str(one.get("account", "")),
             str(one.get("to", "")),
             f"{one['msats']:,}" if "msats" in one else "",

@@ -14,7 +14,7 @@ from trunkline.edges.nostr import events, messages
 from trunkline.edges.nostr.buyer import LOOK_S
 from trunkline.edges.nostr.events import Draft
 from trunkline.edges.nostr.messages import Status
-from trunkline.edges.nostr.orders import PROCESS
+from trunkline.edges.nostr.order_record import PROCESS
 from trunkline.edges.nostr.provider_records import PROVIDERS as RECORDS
 from trunkline.entries import CallSettled, Noticed, ProcessStep
 from trunkline.events import CancelRequested, SettingsChanged
