@@ -125,7 +125,7 @@ class Buyer:
         self, open_steps: Mapping[str, Sequence[ProcessStep]], providers: Mapping[str, Sequence[ProcessStep]], now: Now
     ) -> list[Output]:
         """What is on record: requests whose calls will be delivered again, or have ended; and how providers did."""
-        self._records.take_up(providers)
+        self._out += self._records.take_up(providers)
         self._expected = dict(open_steps)
         self._look(now)
         return self._take()
