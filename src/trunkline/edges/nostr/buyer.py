@@ -286,6 +286,7 @@ class Buyer:
             paying = order_calls.demanded(order, said, event, *how, known)
         except BadDemand as error:
             if before is None:
+                self._take_back([request.event.id], now)
                 self._over(order, request, "failed", str(error), now)
             return
         if before is not None:
@@ -331,6 +332,9 @@ class Buyer:
             self._advance(order, now)
         elif request.is_open:
             told = "unknown whether it was paid" if paying.is_unknown else "it was not paid"
+            if not paying.is_unknown:
+                # Its quote would hold on, and be that of the same job if it is bought again.
+                self._take_back([name], now)
             self._over(order, request, "failed", f"{told} ({paying.why})"[: orders.MAX_REASON_CHARS], now)
         else:
             self._advance(order, now)
@@ -546,7 +550,7 @@ class Buyer:
         if order.requests:
             self._step(order.call_id, VERDICT, Raw(msgspec.json.encode(finding)), done=True)
         self._out += [*order_calls.unpaid_calls_end(self.session, order), orders.payments_end(order, finding)]
-        self._take_back([r.event.id for r in order.open_requests() if r.state != "recording"], now)
+        self._take_back([request.event.id for request in order.requests.values() if request.may_be_done], now)
         self._remember(order, finding)
         # Whoever waits for one of these providers can have it.
         self._advance_all(now)

@@ -242,6 +242,7 @@ async def test_a_payment_that_is_approved_after_a_stop_is_known_to_its_job() -> 
     story.exchange.advance(6)
     [settled] = story.settled(call_id)
     assert "were not paid: this invoice is not known any more" in str(settled.fault)
+    assert request.id in story.shop.market.taken_back()
 
 
 async def test_who_was_restarted_as_we_were_may_ask_by_another_invoice_once_and_only_that_is_asked_about() -> None:
