@@ -103,6 +103,10 @@ def _told(step: ProcessStep, sent: Mapping[str, tuple[str, int]], outcomes: dict
         case wallet.Ecash():
             # What there is of it now.
             return {**told, "account": wallet.OWN, "to": said.mint, "msats": said.sats * 1000}
+        case wallet.TokenSent() | wallet.TokenOver():
+            return {**told, "account": wallet.OWN, "to": said.mint, "msats": said.sats * 1000, "token": said.name}
+        case wallet.TokenReceived():
+            return {**told, "account": wallet.OWN, "to": said.mint, "msats": said.sats * 1000}
         case wallet.Sent():
             return {
                 **told, "account": "outside", "to": said.provider, "msats": said.msats,
