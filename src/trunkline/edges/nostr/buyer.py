@@ -136,11 +136,12 @@ class Buyer:
         for call_id in [call_id for call_id in self._expected if not self._lookups.is_open(call_id)]:
             steps = self._expected.pop(call_id)
             self._take_back(order_record.asked_ids(steps), now)
-            for payment_hash in order_record.payment_hashes(steps):
-                made = self._lookups.made_by(call_id, order_calls.pay_key(call_id, payment_hash))
+            payments = order_record.payments(steps)
+            for payment in payments:
+                made = self._lookups.made_by(call_id, order_calls.pay_key(call_id, payment.payment_hash))
                 if made is not None and not made.status.is_outcome:
                     self._out.append(order_calls.lost_call_ends(self.session, made))
-            self._step(call_id, VERDICT, Raw(b'{"state":"lost"}'), done=True)
+            self._step(call_id, VERDICT, Raw(b'{"state":"lost"}'), done=not payments)
             self._out.append(EndPayments(call_id, None))
 
     def forget_all(self) -> list[str]:
@@ -547,9 +548,11 @@ class Buyer:
         for name in order.requests:
             del self._by_request[name]
         self._out.append(finished)
+        ends = orders.payments_end(order, finding)
         if order.requests:
-            self._step(order.call_id, VERDICT, Raw(msgspec.json.encode(finding)), done=True)
-        self._out += [*order_calls.unpaid_calls_end(self.session, order), orders.payments_end(order, finding)]
+            # Where a receipt is left to make, who makes it closes the job.
+            self._step(order.call_id, VERDICT, Raw(msgspec.json.encode(finding)), done=not ends.prepaid)
+        self._out += [*order_calls.unpaid_calls_end(self.session, order), ends]
         self._take_back([request.event.id for request in order.requests.values() if request.may_be_done], now)
         self._remember(order, finding)
         # Whoever waits for one of these providers can have it.

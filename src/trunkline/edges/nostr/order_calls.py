@@ -212,7 +212,7 @@ def pay_answered(paying: Paying, answer: Answer) -> None:
         paying.state, paying.why = "over", why_not_paid(answer)
         paying.is_unknown = answer.status is Status.UNKNOWN
         return
-    made = _made(answer.output)
+    made = made_of(answer.output)
     paying.state, paying.preimage, paying.is_prepaid = "done", made.preimage, made.state in PREPAID
 
 
@@ -231,15 +231,16 @@ def why_not_paid(answer: Answer) -> str:
     return (f"unknown: {why}" if answer.status is Status.UNKNOWN else why)[:MAX_REASON_CHARS]
 
 
-class _Made(Struct):
+class Made(Struct):
     """What the wallet says of a payment; a preimage only if it was made at once."""
 
     state: str = ""
     preimage: str = ""
 
 
-def _made(output: Raw | None) -> _Made:
+def made_of(output: Raw | None) -> Made:
+    """What the output of a payment's call says."""
     try:
-        return msgspec.json.decode(bytes(output or b"{}"), type=_Made)
+        return msgspec.json.decode(bytes(output or b"{}"), type=Made)
     except msgspec.DecodeError:
-        return _Made()
+        return Made()

@@ -1,8 +1,9 @@
 """What of a job that is being bought is on record, and how the job goes on from there after a restart.
 
 Pure. Owns the form of the steps, which are written in this order: a provider was asked, it is to be paid, it will not
-be waited for any more, the verdict. The call itself is delivered again by the exchange. What came from relays is not
-on record: they tell it again. Does not own what is done about a step (``buyer``).
+be waited for any more, the verdict, and that what was paid at once has its receipts. The call itself is delivered again
+by the exchange. What came from relays is not on record: they tell it again. Does not own what is done about a step
+(``buyer``).
 
 Invariant: whatever is taken up from the record is as it was written: the same request, the same payment by the same
 call, and the same moment at which the job's time is over.
@@ -28,6 +29,8 @@ ASKED: Final = "asked"
 PAYING: Final = "paying"
 OVER: Final = "over"
 VERDICT: Final = "verdict"
+# All receipts are made of what was paid at once.
+RECEIPTED: Final = "receipted"
 # A job whose time was over while the exchange was off: relays may have a result, and tell it soon.
 CATCH_UP_S: Final = 30.0
 
@@ -128,6 +131,11 @@ def _end(request: Request, over: OverStep) -> None:
         request.paying.is_unknown = over.is_unpaid_unknown
 
 
+def asked(steps: Sequence[ProcessStep]) -> list[AskedStep]:
+    """Who was asked, by what is on record."""
+    return [read_asked(step.data) for step in steps if step.step == ASKED]
+
+
 def asked_ids(steps: Sequence[ProcessStep]) -> list[str]:
     """The requests of a job that may still be under way, by what is on record."""
     found: dict[str, None] = {}
@@ -139,6 +147,6 @@ def asked_ids(steps: Sequence[ProcessStep]) -> list[str]:
     return list(found)
 
 
-def payment_hashes(steps: Sequence[ProcessStep]) -> list[str]:
+def payments(steps: Sequence[ProcessStep]) -> list[PayingStep]:
     """What was to be paid for a job, by what is on record."""
-    return [_read_paying(step.data).payment_hash for step in steps if step.step == PAYING]
+    return [_read_paying(step.data) for step in steps if step.step == PAYING]

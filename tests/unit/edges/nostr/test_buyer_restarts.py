@@ -18,11 +18,13 @@ from trunkline.edges.nostr import events, messages
 from trunkline.edges.nostr.messages import Status
 from trunkline.edges.nostr.order_record import CATCH_UP_S, PROCESS
 from trunkline.edges.nostr.orders import DEFAULT_S
+from trunkline.edges.nostr.settling import Settling
 from trunkline.entries import CallAccepted, CallSettled
+from trunkline.ledger import receipts as on_record
 from trunkline.ledger import wallets
 from trunkline.model import Status as CallStatus
 from trunkline.model import ToolDefinition
-from trunkline.money import bolt11, wallet
+from trunkline.money import bolt11, proving, wallet
 from trunkline.money.rail import Way
 from trunkline.money.wallet import Held
 from trunkline.testing.memory import ANY_OBJECT, MadeCall, MemoryExchange
@@ -229,6 +231,31 @@ async def test_what_a_wallet_elsewhere_paid_before_a_stop_has_its_receipt_though
     [receipt] = story.shop.receipts()
     assert (receipt["session_id"], receipt["prepaid"]) == (call_id, True)
     assert len(story.elsewhere.paid) == 1
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+async def test_a_stop_between_the_outcome_and_the_receipt_of_what_was_paid_first_ends_in_one_receipt(
+    kills: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story()
+    call_id = (await _paid_elsewhere(story)).call_id
+    with monkeypatch.context() as killed:
+        killed.setattr(Settling, "end", lambda *_: None)
+        story.shop.market.answer(ANNA, GOOD)
+        assert story.settled(call_id)[0].status is CallStatus.SUCCEEDED
+        for _ in range(kills - 1):
+            story.restart()
+    assert story.shop.receipts() == []
+    for _ in range(2):
+        story.restart()
+        story.exchange.advance(40)
+        await turns()
+        [receipt] = story.shop.receipts()
+        assert (receipt["session_id"], receipt["prepaid"]) == (call_id, True)
+        assert story.exchange.views.open_steps(PROCESS) == {}
+    story.exchange.store()
+    [one] = on_record.listed(story.exchange.ledger.reader)
+    proving.prove(on_record.evidence(story.exchange.ledger.reader, one))
 
 
 async def test_a_payment_that_is_approved_after_a_stop_is_known_to_its_job() -> None:
