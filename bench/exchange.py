@@ -42,12 +42,14 @@ decision = "allow"
 class Exchange:
     """One running exchange."""
 
-    def __init__(self, children: Children, home: Path, name: str = "exchange", config: str = "") -> None:
+    def __init__(
+        self, children: Children, home: Path, name: str = "exchange", config: str = "", program: str = "trunkline"
+    ) -> None:
         self.home = home
         home.mkdir(mode=0o700, exist_ok=True)
         (home / "trunkline.toml").write_text(_CONFIG + config)
         begun = time.monotonic()
-        self.child: Child = children.start(name, sys.executable, "-m", "trunkline", "up", "--home", str(home))
+        self.child: Child = children.start(name, sys.executable, "-m", program, "up", "--home", str(home))
         self._ready = self._wait_ready()
         # From the start of the process until it can be called.
         self.start_s: Final = time.monotonic() - begun

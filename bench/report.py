@@ -433,7 +433,7 @@ def _ossa(results: Results) -> Iterator[str]:
     ossa = results.ossa
     if ossa is None:
         return
-    alone_us, checks_us = percentile(ossa.alone_us, 50), percentile(ossa.checks_us, 50)
+    alone_us = percentile(ossa.alone_us, 50)
     yield "OSSA, each beside its goal."
     yield ""
     rows = [
@@ -442,12 +442,6 @@ def _ossa(results: Results) -> Iterator[str]:
             f"{ossa.added_us:.0f} µs to {alone_us:.0f} µs",
             f"{ossa.added_us / alone_us:.2f}",
             f"at most {MOST_SIGNING}",
-        ],
-        [
-            "The same to two checked alone, which is what they consist of",
-            f"{ossa.added_us:.0f} µs to {checks_us:.0f} µs",
-            f"{ossa.added_us / checks_us:.2f}",
-            "",
         ],
     ]
     rows += [

@@ -216,9 +216,8 @@ class Ossa(Struct, frozen=True):
     # Microseconds of the exchange's CPU for a request and its response, in each round.
     signed_us: tuple[float, ...]
     unsigned_us: tuple[float, ...]
-    # To sign one message and to check one, and to check two: what is not done for unsigned ones.
+    # To sign one message and to check one: what is not done for unsigned ones.
     alone_us: tuple[float, ...]
-    checks_us: tuple[float, ...]
     published: tuple[Publishing, ...]
     subscribers: int
     # In the hub, for each subscriber of one event.

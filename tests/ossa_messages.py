@@ -56,7 +56,7 @@ def signed(unsigned: JSON, key: signing.Key, **header: Any) -> bytes:
     form = signing.signed_form(json.dumps(bare).encode())
     given = {"alg": "EdDSA", "kid": key.kid, "typ": signing.TYPE, **header}
     first = signing.encoded(json.dumps({name: value for name, value in given.items() if value is not None}).encode())
-    last = signing.encoded(key.private.sign(f"{first}.{signing.encoded(form)}".encode()))
+    last = signing.encoded(key.private.sign(f"{first}.{signing.encoded(form)}".encode()).signature)
     return json.dumps({**bare, "signature": f"{first}..{last}"}).encode()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
+import uvloop
 from fastmcp import Client
 from fastmcp.client.transports import StdioTransport
 from fastmcp.server import create_proxy
@@ -39,4 +40,4 @@ async def main(port: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1])))
+    uvloop.run(main(int(sys.argv[1])))

@@ -83,7 +83,7 @@ def hs256(message: dict[str, Any], agent: Agent) -> bytes:
     header = {"alg": "HS256", "kid": agent.key.kid, "typ": signing.TYPE}
     first = signing.encoded(json.dumps(header).encode())
     form = signing.encoded(signing.signed_form(json.dumps(message).encode()))
-    mac = hmac.digest(agent.key.public.public_bytes_raw(), f"{first}.{form}".encode(), hashlib.sha256)
+    mac = hmac.digest(bytes(agent.key.public), f"{first}.{form}".encode(), hashlib.sha256)
     return with_signature(message, header, mac)
 
 

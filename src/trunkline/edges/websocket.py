@@ -61,6 +61,8 @@ class Socket(WebSocketsSansIOProtocol):
         # Whether nothing is read from the peer: something that was read waits, since the application is busy
         # (`read_paused`), or for its turn.
         self._is_held = False
+        # Whether something was said in this turn that is not written yet.
+        self._is_saying = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It was an HTTP connection until now."""
@@ -215,8 +217,16 @@ class Socket(WebSocketsSansIOProtocol):
         if not is_open or not self.writable.is_set() or self.transport.is_closing():
             return False
         self.conn.send_text(text)
-        self.transport.write(b"".join(self.conn.data_to_send()))
+        if not self._is_saying:
+            self._is_saying = True
+            self.loop.call_soon(self._say_all)
         return True
+
+    def _say_all(self) -> None:
+        """Write what was said in this turn at once: each write of its own would be a record of TLS of its own."""
+        self._is_saying = False
+        if not self.transport.is_closing():
+            self.transport.write(b"".join(self.conn.data_to_send()))
 
     async def receive(self) -> Any:
         """The next that the application is told."""

@@ -17,10 +17,10 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from joserfc.errors import JoseError
 from joserfc.jwk import OKPKey
 from msgspec import Struct
+from nacl.signing import VerifyKey
 
 from trunkline import hints, key_files
 from trunkline.addresses import is_loopback
@@ -91,7 +91,7 @@ def _read_file(path: Path) -> Mapping[str, Any]:
 class ExchangeKeys(Struct, frozen=True):
     """The exchange's public keys: by ``kid`` those it signs with, and the one to encrypt for it."""
 
-    checks: Mapping[str, Ed25519PublicKey]
+    checks: Mapping[str, VerifyKey]
     seals: OKPKey
 
     def check(self, message: Message, data: bytes) -> None:

@@ -525,6 +525,9 @@ class _Parser:
                 self.document("\n".join(body))
 
     def document(self, body: str) -> None:
+        # Before it looks at quotes and comments inside, bash takes this out everywhere, and dash does not.
+        if "\\\n" in body and ("$(" in body.replace("\\\n", "") or "`" in body):
+            raise NotUnderstood("a line is continued in a here-document that runs commands")
         parser = _Parser(body, self.depth + 1)
         parser.join_lines()
         while parser.at < len(parser.text):

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from msgspec import Raw, Struct
+from nacl.signing import VerifyKey
 
 from trunkline import key_files
 from trunkline.edges.edge import KeyPair, KeyTerms, TokenKind
@@ -63,7 +63,7 @@ class AgentKeys(Struct, frozen=True):
 
     kid: str
     # Its signatures are checked with the first, what is for it is sealed with the second (``seals``).
-    checks: Ed25519PublicKey
+    checks: VerifyKey
     sealing: SealingKey
     # Where it takes messages, and whose public key answers there; empty if the operator did not say.
     url: str = ""

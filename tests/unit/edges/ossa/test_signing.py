@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from nacl.signing import VerifyKey
 
 from tests.unit.edges.ossa.examples import REQUEST, changed
 from trunkline.edges.ossa import messages, signing
@@ -23,7 +23,7 @@ def signed(data: bytes | None = None) -> dict[str, Any]:
     return made
 
 
-def judge(fields: dict[str, Any], key: Ed25519PublicKey = KEY.public) -> None:
+def judge(fields: dict[str, Any], key: VerifyKey = KEY.public) -> None:
     signing.check(json.dumps(fields).encode(), signing.read_claim(fields["signature"]), key)
 
 
@@ -31,7 +31,7 @@ def part(header: object) -> str:
     return signing.encoded(json.dumps(header).encode())
 
 
-def refused_with(code: int, fields: dict[str, Any], key: Ed25519PublicKey = KEY.public) -> None:
+def refused_with(code: int, fields: dict[str, Any], key: VerifyKey = KEY.public) -> None:
     with pytest.raises(Refused) as refused:
         judge(fields, key)
     assert refused.value.error_code == code
@@ -72,6 +72,14 @@ def test_a_key_of_another_does_not_fit() -> None:
     refused_with(messages.UNAUTHORIZED, signed(), OTHER.public)
 
 
+def test_a_key_of_small_order_fits_nothing() -> None:
+    """With the neutral element as a key, this signature fits every message for whoever checks the equation alone."""
+    neutral = bytes([1, *bytes(31)])
+    header = part({"alg": "EdDSA", "kid": KEY.kid, "typ": signing.TYPE})
+    fields = {**signed(), "signature": f"{header}..{signing.encoded(neutral + bytes(32))}"}
+    refused_with(messages.UNAUTHORIZED, fields, VerifyKey(neutral))
+
+
 def test_an_added_field_does_not_fit() -> None:
     refused_with(messages.UNAUTHORIZED, {**signed(), "extra": 1})
 
@@ -104,7 +112,7 @@ def test_the_newer_name_of_the_algorithm_is_taken() -> None:
     fields.pop("signature")
     header = part({"alg": "Ed25519", "kid": KEY.kid, "typ": "ossa+jws"})
     payload = signing.encoded(signing.signed_form(json.dumps(fields).encode()))
-    made = signing.encoded(KEY.private.sign(f"{header}.{payload}".encode()))
+    made = signing.encoded(KEY.private.sign(f"{header}.{payload}".encode()).signature)
     judge({**fields, "signature": f"{header}..{made}"})
 
 
