@@ -506,7 +506,7 @@ class Buyer:
         if is_late:
             is_begun = any(request.is_open for request in order.requests.values())
             status = CallStatus.FAILED if order.is_harmless or not is_begun else CallStatus.UNKNOWN
-            self._fail(order, status, fault("tool.timeout", "no result that counts came in time"), now, verdict)
+            self._fail(order, status, fault("tool.timeout", orders.too_late(order)), now, verdict)
         elif not order.open_requests():
             self._fail(order, CallStatus.FAILED, self._asking.nobody_left(order, verdict), now, verdict)
 

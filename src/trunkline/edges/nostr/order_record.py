@@ -31,7 +31,8 @@ OVER: Final = "over"
 VERDICT: Final = "verdict"
 # All receipts are made of what was paid at once.
 RECEIPTED: Final = "receipted"
-# A job whose time was over while the exchange was off: relays may have a result, and tell it soon.
+# A job whose time was over while the exchange was off, or nearly: relays may have a result, and tell it soon. So long,
+# or a quarter of its time if that is less.
 CATCH_UP_S: Final = 30.0
 
 
@@ -100,7 +101,7 @@ def take_up(order: Order, steps: Sequence[ProcessStep], now: Now) -> None:
         budget_s = order.deadline - now.mono
         passed_s = max(0.0, (now.ms - asked_at[0]) / 1000)
         order.is_late = passed_s >= budget_s
-        order.deadline = now.mono + max(budget_s - passed_s, min(CATCH_UP_S, budget_s))
+        order.deadline = now.mono + max(budget_s - passed_s, min(CATCH_UP_S, budget_s / 4))
     for step in steps:
         if step.step == ASKED:
             asked = read_asked(step.data)

@@ -452,6 +452,12 @@ def shown(request: Request, said: JobFeedback) -> tuple[str, Raw]:
     return channel, Raw(msgspec.json.encode({"json": told}))
 
 
+def too_late(order: Order) -> str:
+    """Why a call ends whose time is over; nobody may have answered whether to pay."""
+    asked = [f"nobody let {one.msats} msats be paid for it" for one in order.payments() if one.state == "asked"]
+    return "; ".join(("no result that counts came in time", *asked[:MAX_NOT_PAID]))
+
+
 def with_money(problem: Fault, order: Order) -> Fault:
     """The same, and what became of money that is gone or may be: then trying again could pay twice."""
     told = [one.not_paid() for one in order.payments() if one.is_unknown]

@@ -170,7 +170,7 @@ STEPS: dict[str, tuple[Step, bool, str]] = {
     "looking for a provider": (_looks, True, ""),
     "asked": (_asked, True, ""),
     "working": (_works, True, ""),
-    "a person is asked whether to pay": (_waits_for_a_person, True, ""),
+    "a person is asked whether to pay": (_waits_for_a_person, True, "nobody let 500 msats be paid for it"),
     "being paid": (_paid_elsewhere, False, "whether 500 msats asked for it were paid is unknown"),
     "paid by a wallet elsewhere": (_paid_elsewhere, True, "500 msats were paid for it first"),
     "handed over in ecash": (_handed_over, True, "comes back when its lock ends"),
@@ -206,6 +206,7 @@ async def test_stopped_at_any_step_a_purchase_ends_once_and_in_its_time_though_i
     # The third time it is not delivered any more: the exchange itself says that nobody knows.
     if settled.fault.code != "agent.lost":
         assert about_money in settled.fault.message
+        # Where money is concerned, trying again could pay twice.
         assert not (about_money and settled.fault.retryable)
     assert (settled.fault.code == "agent.lost") is (starts == 3 and step != "being paid")
     assert story.exchange.views.questions() == []
@@ -231,6 +232,20 @@ async def test_what_a_wallet_elsewhere_paid_before_a_stop_has_its_receipt_though
     [receipt] = story.shop.receipts()
     assert (receipt["session_id"], receipt["prepaid"]) == (call_id, True)
     assert len(story.elsewhere.paid) == 1
+
+
+@pytest.mark.parametrize("starts", [1, 2])
+async def test_a_job_that_was_to_take_seconds_takes_no_longer_for_a_stop(starts: int) -> None:
+    story = Story()
+    story.shop.market.announce(ANNA)
+    began = story.exchange.now().mono
+    call_id = story.shop.market.call(EMBEDDING, timeout_ms=12_000).call_id
+    for _ in range(starts):
+        story.exchange.advance(2)
+        story.restart()
+    story.exchange.advance(began + 12 - story.exchange.now().mono)
+    [settled] = story.settled(call_id)
+    assert settled.status is CallStatus.FAILED
 
 
 @pytest.mark.parametrize("kills", [1, 2])
