@@ -13,7 +13,7 @@ import click
 
 from trunkline.cli.client import at
 from trunkline.cli.options import CommandSettings, say_json, shared
-from trunkline.cli.output_files import refuse_existing, with_output, write_output
+from trunkline.cli.output_files import refuse_existing, with_force, with_output, write_output
 from trunkline.cli.terminal import note, printable
 
 _REFERENCE: Final = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
@@ -22,6 +22,7 @@ _REFERENCE: Final = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
 @click.command()
 @click.argument("ref")
 @with_output
+@with_force
 @shared
 def blob(settings: CommandSettings, ref: str, output: Path | None, force: bool) -> None:
     """Print a large output by its REF, the `$ref` that stands in its place (`sha256:…`).

@@ -21,7 +21,7 @@ from trunkline.cli.client import decode, encode
 from trunkline.cli.file_kinds import expect, kind_of
 from trunkline.cli.numbers import WholeNumber
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.output_files import refuse_existing, with_output, write_output
+from trunkline.cli.output_files import refuse_existing, with_force, with_output, write_output
 from trunkline.cli.terminal import CommandFailed, file_failure, heading, note, printable, say, typed
 from trunkline.cli.times import FORMS, MOMENT
 from trunkline.cli.watch import sentence
@@ -302,6 +302,7 @@ def nothing_under(name: str | None) -> NoReturn:
     show_default=True,
 )
 @with_output
+@with_force
 @shared
 def export(
     settings: CommandSettings,

@@ -2,12 +2,14 @@
 
 Owns how these options are spelled, and the writing. Does not own what is written, nor the files of the home.
 
-Invariant: a file that is there already is left as it is, unless its owner said ``--force``.
+Invariant: a file that is there already is left as it is, unless ``--force`` was said; a file with money in it takes the
+place of no other at all.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -20,23 +22,29 @@ OUTPUT_FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
 
 def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb ``--output`` and ``--force``, as ``output`` and ``force``."""
+    """Give a verb ``--output``, as ``output``."""
 
-    # Scripts say --out and --overwrite, which `ledger export` took before it had the words of the other verbs.
-    @click.option("--overwrite", is_flag=True, hidden=True)
+    # Scripts say --out, which some verbs took before all had the same word.
     @click.option("--out", type=OUTPUT_FILE, hidden=True)
     @click.option("-o", "--output", type=OUTPUT_FILE, metavar="FILE", help="Write it to FILE, which is made.")
-    @with_force
     @functools.wraps(function)
-    def renamed(*args: Any, output: Path | None, out: Path | None, force: bool, overwrite: bool, **rest: Any) -> Any:
-        return function(*args, output=output or out, force=force or overwrite, **rest)
+    def renamed(*args: Any, output: Path | None, out: Path | None, **rest: Any) -> Any:
+        return function(*args, output=output or out, **rest)
 
     return renamed
 
 
 def with_force(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb ``--force`` alone, where its files have options of their own."""
-    return click.option("--force", is_flag=True, help="Also over a file that is there already.")(function)
+    """Give a verb ``--force``, as ``force``: its files may take the place of others."""
+
+    # As above: `ledger export` called it --overwrite.
+    @click.option("--overwrite", is_flag=True, hidden=True)
+    @click.option("--force", is_flag=True, help="Also over a file that is there already.")
+    @functools.wraps(function)
+    def renamed(*args: Any, force: bool, overwrite: bool, **rest: Any) -> Any:
+        return function(*args, force=force or overwrite, **rest)
+
+    return renamed
 
 
 def refuse_existing(file: Path, *, force: bool) -> None:
@@ -52,6 +60,16 @@ def write_output(file: Path, pieces: Iterable[bytes], *, force: bool) -> int:
             return sum(map(opened.write, pieces))
     except FileExistsError:
         raise _taken(file) from None
+    except OSError as error:
+        raise file_failure(file, error.strerror) from None
+
+
+def open_private(file: Path) -> int:
+    """A descriptor of a file that was not there, for its owner only: what is in it is worth something."""
+    try:
+        return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise file_failure(file, "exists already: choose another name") from None
     except OSError as error:
         raise file_failure(file, error.strerror) from None
 

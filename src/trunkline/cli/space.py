@@ -17,7 +17,7 @@ import click
 
 from trunkline.cli.client import ExchangeClient, at, decode, encode, end_with, error_of
 from trunkline.cli.options import CommandSettings, json_argument, shared
-from trunkline.cli.output_files import refuse_existing, with_output, write_output
+from trunkline.cli.output_files import refuse_existing, with_force, with_output, write_output
 from trunkline.cli.terminal import (
     CommandFailed,
     answers,
@@ -265,6 +265,7 @@ def _goes_on(message: bytes) -> bool:
 @click.argument("name")
 @click.option("--since", default="HEAD", metavar="REV", help="Changed since this commit; HEAD unless said.")
 @with_output
+@with_force
 @shared
 def export(settings: CommandSettings, name: str, since: str, output: Path | None, force: bool) -> None:
     """Print what changed in the space NAME, a repository of git: a patch for `git apply`, new files included.

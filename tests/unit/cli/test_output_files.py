@@ -16,6 +16,8 @@ from trunkline.cli.client import ExchangeClient, encode
 from trunkline.cli.main import cli
 
 WRITES = {"--output", "--report", "--page"}
+# A token is money: whatever is in its file stays.
+NEVER_REPLACES = {"wallet send"}
 # These write files of the home, or the files of other programs by a way of their own.
 OWN_FILES = {"output_files.py", "pylon.py", "client_files.py", "up.py", "main.py"}
 
@@ -39,8 +41,8 @@ def shown_options(command: click.Command) -> set[str]:
 def test_every_verb_that_writes_a_file_writes_over_one_with_force_only_and_calls_it_output() -> None:
     shown = {name: shown_options(command) for name, command in verbs()}
     writing = {name for name, options in shown.items() if options & WRITES}
-    assert writing == {"blob", "space export", "ledger export", "check ossa"}
-    assert {name for name in writing if "--force" not in shown[name]} == set()
+    assert writing == {"blob", "space export", "ledger export", "check ossa", "wallet send"}
+    assert {name for name in writing if "--force" not in shown[name]} == NEVER_REPLACES
     assert {name for name, options in shown.items() if options & {"--out", "--overwrite"}} == set()
 
 
