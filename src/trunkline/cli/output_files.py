@@ -49,14 +49,14 @@ def with_force(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def refuse_existing(file: Path, *, force: bool) -> None:
     """End the command before its work, if what comes of it could not be written."""
-    if not force and file.exists():
+    if not force and file.exists() and not _is_no_file(file):
         raise _taken(file)
 
 
 def write_output(file: Path, pieces: Iterable[bytes], *, force: bool) -> int:
     """Write a file and say how many bytes it has; end the command if it is there already or cannot be written."""
     try:
-        with file.open("wb" if force else "xb") as opened:
+        with file.open("wb" if force or _is_no_file(file) else "xb") as opened:
             return sum(map(opened.write, pieces))
     except FileExistsError:
         raise _taken(file) from None
@@ -72,6 +72,11 @@ def open_private(file: Path) -> int:
         raise file_failure(file, "exists already: choose another name") from None
     except OSError as error:
         raise file_failure(file, error.strerror) from None
+
+
+def _is_no_file(file: Path) -> bool:
+    """Whether this is a device or a pipe (``/dev/null``): nothing is lost by writing to it."""
+    return file.is_char_device() or file.is_fifo()
 
 
 def _taken(file: Path) -> CommandFailed:

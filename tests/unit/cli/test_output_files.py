@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +62,7 @@ def test_a_blob_is_not_written_over_a_file_that_is_there(running: Running, tmp_p
     assert said.err == f"file.unusable: {file}: exists already: choose another name, or give --force\n"
     assert running.run("blob", ref, "--output", str(file), "--force").code == 0
     assert file.stat().st_size > 1_000_000
+    assert running.run("blob", ref, "--output", os.devnull).code == 0, "nothing is lost there"
 
 
 @pytest.fixture
