@@ -69,7 +69,8 @@ def receipts(context: click.Context, settings: CommandSettings, limit: int) -> N
         one: dict[str, Any] = decode(bytes(raw))
         at = clock(seconds_of(one["timestamp"]))
         rows.append([at, one["receipt_id"], f"{one['amount_msats']:,}", one["rail"], one["provider_id"]])
-    table(["AT", "RECEIPT", "MSATS", "RAIL", "PROVIDER"], [[printable(str(cell)) for cell in row] for row in rows])
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    table(["AT", "RECEIPT", "MSATS", "RAIL", "PROVIDER"], cells, keep=(0, 1, 2))
 
 
 @receipts.command("show", short_help="One receipt, field by field.")

@@ -1,7 +1,7 @@
 """``trunkline tools``: which tools can be called, and of one its description, its schemas and a call to try.
 
-Also owns the way through all pages of them (``all_tools``), and what other verbs say about a tool that does not exist:
-``help_with_tool`` and ``no_tool`` name the one that was perhaps meant.
+Also owns the way through all pages of them (``all_tools``), what other verbs say about a tool that does not exist
+(``help_with_tool`` and ``no_tool`` name the one that was perhaps meant), and about one that needs no directive.
 """
 
 from __future__ import annotations
@@ -93,6 +93,15 @@ def all_tools(exchange: ExchangeClient) -> list[dict[str, Any]]:
         after = page.get("next")
         if after is None:
             return found
+
+
+def check_needs_directive(exchange: ExchangeClient, tool: str, instead: str) -> None:
+    """End the command for a tool that needs no directive: it would take any id and use none up. ``instead`` is what to
+    do.
+    """
+    found = next((one for one in all_tools(exchange) if one["tool_id"] == tool), None)
+    if found is not None and not found.get("requires_directive"):
+        raise CommandFailed("state.conflict", f"{tool} needs no directive; {instead}")
 
 
 def help_with_tool(exchange: ExchangeClient, tool: str) -> None:

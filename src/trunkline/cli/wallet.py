@@ -148,7 +148,8 @@ def history(settings: CommandSettings, name: str | None, limit: int) -> None:
         ]
         for one in found
     ]
-    table(["AT", "STEP", "WALLET", "TO", "MSATS", "JOB"], [[printable(cell) for cell in row] for row in rows])
+    cells = [[printable(cell) for cell in row] for row in rows]
+    table(["AT", "STEP", "WALLET", "TO", "MSATS", "JOB"], cells, below=1, keep=(0, 1, 4))
 
 
 def _fold(settings: CommandSettings) -> Any:

@@ -16,9 +16,9 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from tests.inhabited import ALICE, CALL_ID, ECHO, LARGE_BYTES, MAIL, view
+from tests.inhabited import ALICE, ANY_OBJECT, CALL_ID, ECHO, LARGE_BYTES, MAIL, view
 from tests.unit.cli.conftest import Running, trunkline
-from trunkline import entries, schemas
+from trunkline import entries, input_conditions, schemas
 from trunkline.cli.client import is_alive
 from trunkline.cli.main import VERBS
 from trunkline.cli.tools import example_of, show_table
@@ -31,10 +31,12 @@ from trunkline.model import (
     AgentView,
     Circumstance,
     Decision,
+    InputCondition,
     Question,
     Rule,
     Status,
     TokenView,
+    ToolDefinition,
     ToolView,
     fault,
 )
@@ -355,6 +357,35 @@ def test_what_isolates_an_agent_is_shown_and_why_nothing_does(
     assert running.run("agents", "--json").json["agents"][1]["isolation"] == "none: bwrap is not installed"
 
 
+def test_at_80_columns_what_isolates_an_agent_is_there(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent_id, isolation = "com.example.reporter", "sandbox (bubblewrap)"
+    note = "exit code 1 a moment after it was started, for the third time in a row; it is started again in a minute"
+    known = AgentView(
+        agent_id, "opensentience", "unhealthy", "failing", "1.20.0", 12, 3, 1400, 12, 4_000_000, isolation=isolation
+    )
+    monkeypatch.setattr(running.exchange.views, "agents", lambda: [known, replace(known, note=note)])
+    header, first, second, *below = running.run("agents", columns=80).out.splitlines()
+    assert "ISOLATION" in header
+    for line in (first, second):
+        assert (line.split()[0], line.endswith(isolation), len(line) <= 80) == (agent_id, True, True)
+    assert (" ".join(line.strip() for line in below), max(map(len, below)) <= 80) == (note, True)
+
+
+def test_at_80_columns_the_conditions_of_rules_are_whole(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trunkline.model import Policy
+
+    wanted = (InputCondition(("path",), "like", "/srv/data/reports/2026/*"),)
+    rule = Rule("trunkline.toml:rule-1", "agent:com.example.reporter", "com.example.notes/append", Decision.ASK)
+    rules = (replace(rule, reason="careful, " * 12 + "careful", side_effects=True, input=wanted),)
+    monkeypatch.setattr(running.exchange.operator, "policy", lambda: Policy(rules, "v2"))
+    lines = running.run("policy", columns=80).out.splitlines()
+    assert max(map(len, lines)) <= 80
+    shown = " ".join(line.strip() for line in lines)
+    assert "…" not in shown
+    for cell in (rule.id, rule.caller, rule.tool, input_conditions.shown(wanted[0])):
+        assert cell in shown
+
+
 def test_all_pages_of_tools_are_shown(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = running.run("tools")
     monkeypatch.setattr(routes, "MAX_PAGE_TOOLS", 1)
@@ -466,8 +497,15 @@ def test_an_answer_to_no_question_is_an_error(running: Running) -> None:
     assert said.err.startswith("not_found: ")
 
 
+def test_a_directive_for_a_tool_that_needs_none_is_not_stated(running: Running) -> None:
+    said = running.run("directive", "new", ECHO, "--reason", "as agreed")
+    assert (said.code, said.out, running.fed) == (2, "", [])
+    assert said.err == f"state.conflict: {ECHO} needs no directive; call it: trunkline call {ECHO} …\n"
+
+
 def test_a_directive_prints_its_id_alone_on_stdout(running: Running) -> None:
-    said = running.run("directive", "new", ECHO, '{"x": 1.10}', "--reason", "as agreed")
+    running.exchange.attach("com.a", ToolDefinition("com.a/go", "", ANY_OBJECT, requires_directive=True))
+    said = running.run("directive", "new", "com.a/go", '{"x": 1.10}', "--reason", "as agreed")
     [recorded] = running.exchange.recorded(entries.DirectiveStated)
     assert said.out == f"{recorded.directive_id}\n"
     assert f"--directive {recorded.directive_id}" in said.err
