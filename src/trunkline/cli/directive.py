@@ -16,7 +16,8 @@ from trunkline.cli.tools import check_needs_directive, help_with_tool
 
 
 @click.group()
-def directive() -> None:
+@shared
+def directive(_: CommandSettings) -> None:
     """State an intent for a tool that needs one (`trunkline tools` says which do)."""
 
 

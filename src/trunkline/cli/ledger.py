@@ -36,7 +36,8 @@ _AT: Final = re.compile(rb'"at":(\d+)')
 
 
 @click.group()
-def ledger() -> None:
+@shared
+def ledger(_: CommandSettings) -> None:
     """The record: verify, anchor, copy, show, export. It is read from its file; no exchange needs to run."""
 
 

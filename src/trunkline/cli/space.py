@@ -43,7 +43,8 @@ _REVISION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./~^-]{0,127}")
 
 
 @click.group()
-def space() -> None:
+@shared
+def space(_: CommandSettings) -> None:
     """Workspaces for agents: files and commands, in a sandbox and under a policy."""
 
 

@@ -18,7 +18,8 @@ from trunkline.errors import ExchangeUnreachable
 
 
 @click.group()
-def token() -> None:
+@shared
+def token(_: CommandSettings) -> None:
     """Credentials for agents and programs."""
 
 

@@ -24,7 +24,8 @@ AGENT: Final = "nostr.wallet"
 
 
 @click.group()
-def wallet() -> None:
+@shared
+def wallet(_: CommandSettings) -> None:
     """Accounts of the embedded wallet (regtest money), for buyers of priced jobs.
 
     \b

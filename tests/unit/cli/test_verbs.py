@@ -20,7 +20,7 @@ from tests.inhabited import ALICE, ANY_OBJECT, CALL_ID, ECHO, LARGE_BYTES, MAIL,
 from tests.unit.cli.conftest import Running, trunkline
 from trunkline import entries, input_conditions, schemas
 from trunkline.cli.client import is_alive
-from trunkline.cli.main import VERBS
+from trunkline.cli.main import VERBS, cli
 from trunkline.cli.tools import example_of, show_table
 from trunkline.edges.http import routes
 from trunkline.edges.ossa.keys import OSSA_KEYS
@@ -91,6 +91,29 @@ def test_a_misspelt_verb_gets_a_suggestion() -> None:
 )
 def test_a_verb_that_is_part_of_another_is_named_with_it(word: str, meant: str) -> None:
     assert f"did you mean {meant}?" in trunkline(word).err
+
+
+def _lines(command: click.Command, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Each verb, group and part of a group, as it is typed."""
+    if not isinstance(command, click.Group):
+        return [words]
+    context = click.Context(command)
+    inner = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
+    found = [line for name, part in inner if part is not None for line in _lines(part, (*words, name))]
+    return [words, *found] if words else found
+
+
+@pytest.mark.parametrize("words", _lines(cli), ids=" ".join)
+def test_home_and_json_may_stand_anywhere_among_the_words_of_a_verb(short_path: Path, words: tuple[str, ...]) -> None:
+    for place in range(len(words) + 1):
+        line = [*words[:place], "--home", str(short_path), "--json", *words[place:], "--help"]
+        said = trunkline(*line)
+        assert (said.code, "Usage: trunkline" in said.out) == (0, True), said.err
+
+
+def test_a_home_between_a_verb_and_its_part_is_the_one_that_is_meant(running: Running) -> None:
+    said = trunkline("token", "--home", str(running.home), "--json", "list")
+    assert (said.code, [one["agent"] for one in said.json["tokens"]]) == (0, ["alice", "carol"])
 
 
 def test_restoring_is_no_verb_and_what_is_done_instead_is_said() -> None:
