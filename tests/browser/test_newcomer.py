@@ -47,6 +47,12 @@ def test_a_newcomer_approves_a_paused_command_watches_it_run_and_reads_its_story
         expect(story).to_contain_text("asks; a person has to decide")
         expect(story).to_contain_text("was approved by operator")
         expect(page.get_by_label("Output")).to_contain_text("step 5 of 5")
+        # A second space, from the page that lists the first.
+        page.get_by_role("link", name="Spaces", exact=True).click()
+        expect(page.get_by_role("link", name="demo", exact=True)).to_be_visible()
+        page.get_by_label("Name of the space").fill("second")
+        page.get_by_role("button", name="Make a space").click()
+        expect(page.get_by_role("heading", name="second")).to_be_visible()
     finally:
         profile.close()
         exchange.stop()
