@@ -124,12 +124,12 @@ class Calls:
     def _time_limit(self, call: Call, agent: Agent | None) -> tuple[int | None, str]:
         """How long a call may take (decision 4): as its caller said, else its tool, else its edge; and who said so."""
         if call.entry.timeout_ms is not None:
-            return call.entry.timeout_ms, "as the call asked (`timeout_ms`)"
+            return call.entry.timeout_ms, "as the call asked"
         tool = self._registry.tools.get(call.served_by)
         if tool is not None and tool.definition.timeout_ms is not None:
             return tool.definition.timeout_ms, "the tool's own limit (its `timeout_s`)"
         if agent is not None and agent.timeout_s is not None:
-            text = "the default; another is `timeout_ms` of a call, `timeout_s` of its tool or in the configuration"
+            text = "the default; another is `call --timeout` (`timeout_ms`), or `timeout_s` of its tool or in the configuration"
             return int(agent.timeout_s * 1000), text
         return None, ""
 
