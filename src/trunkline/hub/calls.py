@@ -129,8 +129,8 @@ class Calls:
         if tool is not None and tool.definition.timeout_ms is not None:
             return tool.definition.timeout_ms, "the tool's own limit (its `timeout_s`)"
         if agent is not None and agent.timeout_s is not None:
-            text = "the default; another is `call --timeout` (`timeout_ms`), or `timeout_s` of its tool or in the configuration"
-            return int(agent.timeout_s * 1000), text
+            another = "`call --timeout` (`timeout_ms`), or `timeout_s` of its tool or in the configuration"
+            return int(agent.timeout_s * 1000), f"the default; another is {another}"
         return None, ""
 
     def timeout_fault(self, call: Call) -> Fault:

@@ -6,9 +6,9 @@ silent point 8. Does not own retries, which the hub decides, nor the messages' w
 
 Theory of the timers. *Idle* starts with each attempt and with each message of the task; when it runs out the attempt
 has failed with 5001. *Total* is ``max_duration_seconds`` from the first attempt; a task that has one is only suspected
-when it is idle (who follows the call is told), and fails at its total; that counts against the agent only if it is suspected then, since the limit is
-the caller's own. ``paused`` stops idle, never total. A total that came as the caller's own ``timeout_ms`` is the hub's
-deadline and is not kept twice.
+when it is idle (who follows the call is told), and fails at its total; that counts against the agent only if it is
+suspected then, since the limit is the caller's own. ``paused`` stops idle, never total. A total that came as
+the caller's own ``timeout_ms`` is the hub's deadline and is not kept twice.
 """
 
 from __future__ import annotations
