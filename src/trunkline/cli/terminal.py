@@ -49,6 +49,9 @@ STATUS_COLOURS: Final = {
     "unavailable": "red",
     "quarantined": "red",
     "unhealthy": "red",
+    "crashed": "red",
+    "backoff": "red",
+    "signed-out": "yellow",
     "lost": "red",
     "canceled": "magenta",
     "unknown": "magenta",
@@ -103,7 +106,7 @@ class CommandFailed(Exception):
         # As in an answer of the HTTP API.
         self.error: dict[str, Any] = {
             "code": code,
-            "message": message,
+            "message": hinted(message),
             "retryable": retryable,
             "details": details or {},
         }

@@ -152,6 +152,7 @@ def agent(hub: Hub, found: Agent) -> AgentView:
         succeeded=sum(tool.succeeded for tool in tools),
         failed=sum(tool.failed for tool in tools),
         permissions=found.permissions,
+        resident=found.is_resident,
     )
 
 

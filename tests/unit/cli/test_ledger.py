@@ -334,6 +334,12 @@ def test_what_a_refused_call_does_not_have_is_not_looked_for(home: Path, option:
     assert (said.code, "not for --refused" in said.err) == (2, True)
 
 
+@pytest.mark.parametrize("verb", ["balance", "history"])
+def test_an_account_that_is_not_there_has_no_history_either(home: Path, verb: str) -> None:
+    said = trunkline("wallet", verb, "bob", "--home", str(home))
+    assert (said.code, said.out, said.err.startswith("not_found: no wallet 'bob'")) == (2, "", True)
+
+
 def test_no_refused_calls_are_said_to_be_none(home: Path) -> None:
     assert trunkline("calls", "--refused", "--home", str(home)).out == "No refused calls on record.\n"
 

@@ -116,6 +116,22 @@ def test_a_home_between_a_verb_and_its_part_is_the_one_that_is_meant(running: Ru
     assert (said.code, [one["agent"] for one in said.json["tokens"]]) == (0, ["alice", "carol"])
 
 
+def test_a_number_below_zero_is_not_taken_for_an_option() -> None:
+    said = trunkline("wallet", "fund", "alice", "-50")
+    assert (said.code, "a number below zero is not taken here" in said.err) == (2, True)
+    assert "No such option" in trunkline("wallet", "fund", "alice", "-x").err
+
+
+@pytest.mark.parametrize(
+    "words", [("status",), ("ledger", "show"), ("up",), ("down",), ("doctor",), ("calls", "--refused")]
+)
+def test_a_home_that_is_a_file_is_said_to_be_none(short_path: Path, words: tuple[str, ...]) -> None:
+    file = short_path / "file"
+    file.touch()
+    said = trunkline(*words, "--home", str(file))
+    assert (said.code, said.err) == (2, f"file.unusable: {file}: it is no folder, and the home of an exchange is one\n")
+
+
 def test_restoring_is_no_verb_and_what_is_done_instead_is_said() -> None:
     said = trunkline("restore")
     assert (said.code, "did you mean" in said.err) == (2, False)
@@ -649,6 +665,18 @@ def test_an_agents_process_is_steered_by_its_name(running: Running, monkeypatch:
         "not_found: the exchange launches no agent of this id; `trunkline agents` lists all\n",
     )
     assert asked == [("com.x", verb), ("com.y", verb)]
+
+
+@pytest.mark.parametrize("verb", ["start", "stop", "restart"])
+def test_who_steers_a_misspelt_agent_is_told_which_was_perhaps_meant(
+    running: Running, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    launched = AgentView("com.example.clock", "opensentience", "ready", steerable=True)
+    monkeypatch.setattr(
+        running.exchange.views, "agents", lambda: [launched, AgentView("com.example.clerk", "e", "ready")]
+    )
+    said = running.run(verb, "com.example.clok")
+    assert (said.code, said.err.endswith("; did you mean com.example.clock?\n")) == (2, True)
 
 
 def test_reload_says_what_it_did(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from trunkline.edges.client import EXPECTED_ENDPOINT, endpoint_of
 from trunkline.edges.doors import Door
 from trunkline.edges.edge import KeyTerms, one_of
 from trunkline.edges.exchange import AgentAction, Feed, Operator, Views
-from trunkline.edges.http import messages, metrics, sign_ins, translate
+from trunkline.edges.http import absent, messages, metrics, sign_ins, translate
 from trunkline.edges.http.calls import NewCall
 from trunkline.edges.http.gate import Gate
 from trunkline.edges.http.page import PAGE, PAGE_HEADERS
@@ -250,14 +250,14 @@ class Api:
     async def call(self, request: Request) -> Response:
         """``GET /v1/calls/{id}``."""
         view = self._visible_call(request)
-        return refusal(_NO_CALL) if view is None else json_answer(translate.call(view))
+        return refusal(absent.CALL) if view is None else json_answer(translate.call(view))
 
     async def cancel(self, request: Request) -> Response:
         """``POST /v1/calls/{id}/cancel``: 202 while the call still runs, 200 when it had ended."""
         body = await _read(request, messages.CancelBody, optional=True)
         view = self._visible_call(request)
         if view is None:
-            return refusal(_NO_CALL)
+            return refusal(absent.CALL)
         if view.status.is_outcome:
             return json_answer(translate.call(view))
         by, reason = principal_of(request), body.reason or ""
@@ -287,7 +287,7 @@ class Api:
     def _question(self, approval_id: str) -> Question:
         question = self._views.question(approval_id)
         if question is None:
-            raise Refused(_NO_QUESTION)
+            raise Refused(absent.question(approval_id))
         return question
 
     async def answer(self, request: Request) -> Response:
@@ -469,9 +469,7 @@ class Api:
             """``POST /v1/agents/{agent_id}/start``, ``stop`` and ``restart``."""
             agent_id = request.path_params["agent_id"]
             if not self._operator.steer(agent_id, action):
-                return refusal(
-                    fault("not_found", "the exchange launches no agent of this id; `trunkline agents` lists all")
-                )
+                return refusal(absent.process(agent_id, self._views.agent(agent_id)))
             return json_answer({"agent_id": agent_id, "status": action}, 202)
 
         return steer
@@ -535,12 +533,7 @@ class _LineStream:
         await send({"type": "http.response.body", "body": b"".join(piece)})
 
 
-_NO_CALL: Final = fault("not_found", "no such call, or not one of yours")
 _NO_RULE: Final = "the call is approved, and no rule was written"
-_NO_QUESTION: Final = fault(
-    "not_found",
-    "no such open question: it was answered, withdrawn, or has expired; `trunkline approvals` lists what is open",
-)
 
 
 def _for(needed: str, handler: Handler) -> Handler:
