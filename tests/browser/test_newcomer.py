@@ -53,6 +53,14 @@ def test_a_newcomer_approves_a_paused_command_watches_it_run_and_reads_its_story
         page.get_by_label("Name of the space").fill("second")
         page.get_by_role("button", name="Make a space").click()
         expect(page.get_by_role("heading", name="second")).to_be_visible()
+        # What was denied is on record, and so on the page of its run.
+        denied = {"type": "createFile", "path": ".git/hooks/post-commit", "content": "x"}
+        message = {"protocolVersion": "1.0", "operations": [denied]}
+        run = exchange.request("POST", "/v1/spaces/second/runs?wait=20", message)[1]
+        page.evaluate("where => { location.hash = where; }", f"#/spaces/second/runs/{run['runId']}")
+        operation = page.get_by_role("article").filter(has_text="create file")
+        expect(operation).to_contain_text("refused")
+        expect(operation).to_contain_text("policy.denied")
     finally:
         profile.close()
         exchange.stop()

@@ -218,9 +218,10 @@ function operations(entries, name) {
   const settled = new Map(entries.filter((entry) => entry.kind === "call.settled").map((entry) => [entry.call_id, entry]));
   const asked = new Map(entries.filter((entry) => entry.kind === "question.opened").map((entry) => [entry.call, entry]));
   const sent = new Set(entries.filter((entry) => entry.kind === "call.sent").map((entry) => entry.call));
-  const begun = entries.filter((entry) => entry.kind === "call.accepted" && entry.tool_id.startsWith(`space.${name}/`));
+  const begun = entries.filter((entry) => (entry.kind === "call.accepted" || entry.kind === "call.refused") && entry.tool_id.startsWith(`space.${name}/`));
   if (!begun.length) return empty("Nothing is on record of this run.");
   return begun.map((entry) => {
+    if (entry.kind === "call.refused") return refusedOperation(entry);
     const end = settled.get(entry.call_id);
     const question = asked.get(entry.n);
     const status = end?.status ?? (entry.decision === "ask" && !sent.has(entry.n) ? "waiting_approval" : "running");
@@ -233,6 +234,16 @@ function operations(entries, name) {
       operationBody(entry, end),
       end ? null : h("pre", { class: "output", hidden: true, tabindex: "0", role: "log", aria: { label: "What it shows" } }));
   });
+}
+
+/** An operation that was not taken on: of what it was to do, nothing is on record. */
+function refusedOperation(entry) {
+  const why = [entry.why, entry.rule ? `by ${entry.rule}` : ""].filter(Boolean).join("; ");
+  return h("article", { class: "sheet pad stack" },
+    h("div", { class: "row" }, h("h2", { style: { margin: "0" } }, entry.tool_id.split("/")[1].replaceAll("_", " ")), stateTag("refused"),
+      h("a", { class: "small", href: `#/calls/${entry.call_id}` }, "Its story"),
+      h("span", { class: "muted small", style: { "margin-left": "auto" } }, clock(entry.at))),
+    h("p", { class: "trouble" }, visible(why ? `${entry.code}: ${why}` : entry.code)));
 }
 
 function operationBody(entry, end) {
