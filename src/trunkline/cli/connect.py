@@ -233,8 +233,9 @@ def _put(home: Home, found: list[Imported], text: str) -> Path | None:
     try:
         for one in found:
             for path, secret in one.secrets.items():
-                made += () if path.exists() else (path,)
-                key_files.write_private(path, secret.encode())
+                if not path.exists():  # one that is there holds this secret (mcp_import)
+                    made.append(path)
+                    key_files.write_private(path, secret.encode())
         return client_files.write(home.config_file, text)
     except BaseException as error:
         for path in made:

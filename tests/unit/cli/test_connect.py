@@ -291,12 +291,16 @@ def test_each_secret_among_arguments_and_addresses_is_remarked_on_and_none_is_sh
     address = "postgresql://admin:correct-horse@db/x"
     words = ["-y", "@scope/server-filesystem", "--api-key", "correct-horse", address, f"--x={SECRET}", "/a", "-v"]
     words += ["--header", "Authorization: Bearer correct-horse", "-e", "DB_PASSWORD=correct-horse"]
+    words += ["--pass", "correct-horse", "--api-key", "-correct-horse", "-u", "me:correct-horse"]
+    words += ['{"token": "correct-horse"}']
     entries: dict[str, dict[str, Any]] = {
         "here": {"command": "npx", "args": words, "env": {"NAME": "correct-horse"}},
         "there": {"url": "https://a.example/s/0a1B2c3D4e5F6g7H8i9J/mcp?key=correct-horse&correct-horse"},
     }
     here, there = imported(entries, tmp_path).servers
-    assert [remark.partition(" (")[0] for remark in here.remarks] == [f"argument {at}" for at in (4, 5, 6, 10, 12)]
+    assert [remark.partition(" (")[0] for remark in here.remarks] == [
+        f"argument {at}" for at in (4, 5, 6, 10, 12, 14, 16, 18, 19)
+    ]
     assert len(there.remarks) == 1
     for one in (here, there):
         text = one.shown + "".join(one.remarks)
@@ -498,6 +502,43 @@ def test_two_secrets_never_share_a_file(tmp_path: Path) -> None:
     found = imported(entries, tmp_path).servers
     assert sorted(secret for one in found for secret in one.secrets.values()) == ["four", "one", "three", "two"]
     assert len({path for one in found for path in one.secrets}) == 4
+
+
+def test_a_secret_never_takes_the_file_of_an_earlier_import(person: Person) -> None:
+    """Also after the first server was given another name, as its message advises, or two names come out alike."""
+    remote = {"url": "https://one.example/mcp", "headers": {"Authorization": "Bearer token-of-one"}}
+    person.file(
+        "cursor", json.dumps({"mcpServers": {"github": remote, "a": {**remote, "headers": {"b.Token": "xyz-1"}}}})
+    )
+    person.run("import", "cursor")
+    config = person.home / "trunkline.toml"
+    config.write_text(config.read_text().replace('id = "github"', 'id = "github-one"'))
+    other = {"url": "https://two.example/mcp", "headers": {"Authorization": "Bearer token-of-two"}}
+    person.file(
+        "gemini", json.dumps({"mcpServers": {"github": other, "a.b": {**other, "headers": {"Token": "xyz-2"}}}})
+    )
+    person.run("import", "gemini")
+    tables = {table["id"]: table["headers"] for table in tomllib.loads(config.read_text())["mcp"]}
+    texts = {
+        name: Path(reference.removeprefix("file:")).read_text()
+        for name, headers in tables.items()
+        for reference in headers.values()
+    }
+    assert texts == {
+        "github-one": "Bearer token-of-one", "github": "Bearer token-of-two", "a": "xyz-1", "a.b": "xyz-2",
+    }  # fmt: skip
+    assert person.run("import", "gemini")["left_out"] == [
+        {"id": name, "reason": "is in trunkline.toml already"} for name in ("github", "a.b")
+    ]
+
+
+def test_what_a_variable_stands_for_if_it_is_not_set_is_not_said(tmp_path: Path) -> None:
+    default = "${GH_TOKEN:-ghp_S3cretDefaultValueAbCdEf1234567890}"
+    entry = {"command": "x", "args": [f"--token={default}"], "cwd": f"/a/{default}"}
+    made = imported({"one": entry, "two": {"url": f"https://x.example/{default}"}}, tmp_path)
+    said = [remark for server in made.servers for remark in server.remarks]
+    assert "argument 1 has ${GH_TOKEN:-[masked]}, which is not put in here: write what it stands for" in said
+    assert not any("ghp_" in remark for remark in said)
 
 
 def test_what_reads_like_a_reference_is_no_way_to_files_of_others(tmp_path: Path) -> None:

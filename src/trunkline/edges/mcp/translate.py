@@ -137,7 +137,9 @@ class Wording:
     def _failed(self, found: Outcome, meta: dict[str, Any]) -> bytes:
         why = found.fault or fault("tool.failed")
         meta = {**meta, FAULT: why}
-        text = self.hinted(f"{why.code}: {why.message}")
+        text = f"{why.code}: {why.message}"
+        if why.code not in hints.STRANGERS_WORDS:
+            text = self.hinted(text)
         if found.status is not Status.FAILED:
             text = f"{found.status.value}: {text}"
         return self.result({"content": [{"type": "text", "text": text}], "isError": True, "_meta": meta})

@@ -20,6 +20,7 @@ from typing import Final
 from trunkline.edges import tls
 from trunkline.edges.client import Unreachable, endpoint_of
 from trunkline.edges.mounts.http_streams import Connections
+from trunkline.edges.shares import Share, Shares
 from trunkline.error_words import in_words
 from trunkline.errors import SignInRefused
 
@@ -75,7 +76,8 @@ async def ask(
                     "if that is meant to be so, name it as `issuer` of the server's `oauth`"
                 )
             trust = tls.client_context() if place.is_tls else None
-            connections = Connections(place, trust, address=found[0])
+            # One answer, which has a bound of its own.
+            connections = Connections(place, trust, Share(Shares(), ""), address=found[0])
             try:
                 async with connections.request(method, {"accept": "application/json", **headers}, body) as answer:
                     return answer.status, await answer.body(MAX_ANSWER_BYTES)
