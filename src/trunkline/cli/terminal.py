@@ -106,7 +106,7 @@ class CommandFailed(Exception):
         # As in an answer of the HTTP API.
         self.error: dict[str, Any] = {
             "code": code,
-            "message": hinted(message),
+            "message": message if code in hints.STRANGERS_WORDS else hinted(message),
             "retryable": retryable,
             "details": details or {},
         }

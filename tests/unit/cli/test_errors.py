@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from tests.inhabited import accepted, refused
 from tests.unit.cli.conftest import Running, Said, trunkline
 from tests.unit.ledger.made import in_process
+from trunkline.cli.terminal import HOME_OPTION, CommandFailed
 from trunkline.events import CallRequested
 
 TOOL = "com.example.echo/say"
@@ -94,6 +96,13 @@ def test_a_hint_in_the_json_of_an_error_names_the_home_once(running: Running, qu
     for error in errors:
         assert error["message"].endswith(f"`trunkline approvals --home {running.home}` lists what is open")
         assert error["message"].count("--home") == 1
+
+
+def test_what_a_tool_says_to_type_is_not_completed_in_json_either() -> None:
+    with click.Context(click.Command("x")) as context:
+        context.meta[HOME_OPTION] = "/x"
+        assert CommandFailed("tool.failed", "type `trunkline up`").error["message"] == "type `trunkline up`"
+        assert CommandFailed("not_found", "type `trunkline up`").error["message"] == "type `trunkline up --home /x`"
 
 
 def test_where_json_is_bad_is_in_the_details(running: Running) -> None:
