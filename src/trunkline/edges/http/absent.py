@@ -13,19 +13,18 @@ from trunkline.model import AgentView, Fault, fault
 
 CALL: Final = fault("not_found", "no such call, or not one of yours")
 # As the hub names them: by the number of the entry that opened them.
-_QUESTION_ID: Final = re.compile(r"a[0-9]{1,19}")
+_QUESTION_ID: Final = re.compile(r"a([0-9]{1,19})")
 _NOT_OPEN: Final = fault(
     "not_found",
     "no such open question: it was answered, withdrawn, or has expired; `trunkline approvals` lists what is open",
 )
-_NEVER_ASKED: Final = fault(
-    "not_found", "there never was such a question: ids are like a12; `trunkline approvals` lists what is open"
-)
+_NEVER_ASKED: Final = fault("not_found", "there never was such a question; `trunkline approvals` lists what is open")
 
 
-def question(approval_id: str) -> Fault:
-    """Of a question that is not open."""
-    return _NOT_OPEN if _QUESTION_ID.fullmatch(approval_id) else _NEVER_ASKED
+def question(approval_id: str, last_entry: int) -> Fault:
+    """Of a question that is not open, in a record that ends with this entry."""
+    number = _QUESTION_ID.fullmatch(approval_id)
+    return _NOT_OPEN if number is not None and int(number[1]) <= last_entry else _NEVER_ASKED
 
 
 def process(agent_id: str, found: AgentView | None) -> Fault:

@@ -287,7 +287,7 @@ class Api:
     def _question(self, approval_id: str) -> Question:
         question = self._views.question(approval_id)
         if question is None:
-            raise Refused(absent.question(approval_id))
+            raise Refused(absent.question(approval_id, self._views.last_entry()))
         return question
 
     async def answer(self, request: Request) -> Response:

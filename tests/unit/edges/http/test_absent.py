@@ -12,12 +12,13 @@ from trunkline.model import AgentView
     ("approval_id", "told"),
     [
         ("a12", "no such open question: it was answered"),
+        ("a13", "there never was"),
         ("zzz", "there never was such a question"),
         ("a", "there never"),
     ],
 )
 def test_a_question_that_never_was_is_not_said_to_have_been_answered(approval_id: str, told: str) -> None:
-    found = absent.question(approval_id)
+    found = absent.question(approval_id, 12)
     assert (found.code, found.message.startswith(told)) == ("not_found", True)
 
 
