@@ -376,15 +376,45 @@ def test_a_write_that_fails_leaves_nothing_behind(person: Person, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     with pytest.raises(CommandFailed, match="half of one"):
-        client_files.write(file, "\ud800")
+        client_files.write(file, "\ud800", "before")
     for name in ("fsync", "replace"):
         with monkeypatch.context() as patched:
             patched.setattr(os, name, fail)
             with pytest.raises(CommandFailed, match="No space left"):
-                client_files.write(file, "after")
+                client_files.write(file, "after", "before")
             with pytest.raises(OSError, match="No space left"):
                 key_files.write_private(file.with_name("key"), b"x")
     assert {path.name: path.read_text() for path in file.parent.iterdir()} == {file.name: "before"}
+
+
+def test_what_another_program_wrote_meanwhile_is_not_lost(person: Person) -> None:
+    file = person.file("cursor", "of the client")
+    with pytest.raises(CommandFailed, match="another program wrote it meanwhile"):
+        client_files.write(file, "after", "before")
+    assert {path.name: path.read_text() for path in file.parent.iterdir()} == {file.name: "of the client"}
+
+
+def test_only_a_regular_file_of_some_size_is_read(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = person.file("cursor", "x" * 101)
+    monkeypatch.setattr(client_files, "MAX_BYTES", 100)
+    with pytest.raises(CommandFailed, match="larger than 100 bytes"):
+        client_files.text_of(file)
+    file.unlink()
+    os.mkfifo(file)
+    for odd in (file, Path("/dev/zero"), file.parent):
+        with pytest.raises(CommandFailed, match="cannot be read"):
+            client_files.text_of(odd)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write files of others")
+def test_a_file_stays_that_of_its_owner(person: Person) -> None:
+    file = person.file("cursor", "before")
+    os.chown(file, 1234, 2345)
+    file.chmod(0o600)
+    backup = client_files.write(file, "after", "before")
+    assert backup is not None
+    for one in (file, backup):
+        assert (one.stat().st_uid, one.stat().st_gid, stat.S_IMODE(one.stat().st_mode)) == (1234, 2345, 0o600)
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(0o644, 0o600), (0o400, 0o400)])
@@ -397,12 +427,12 @@ def test_a_copy_is_for_its_owner_from_its_first_moment(
     real_open = os.open
 
     def note_mode(path: Any, flags: int, mode: int = 0o777, **more: Any) -> int:
-        opened.append(mode)
+        opened.extend((mode,) if flags & os.O_CREAT else ())
         return real_open(path, flags, mode, **more)
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", note_mode)
-        backup = client_files.write(file, "after")
+        backup = client_files.write(file, "after", "before")
     assert backup is not None
     assert (backup.read_text(), stat.S_IMODE(backup.stat().st_mode)) == ("before", expected)
     assert opened == [expected, expected]

@@ -26,20 +26,8 @@ from trunkline.edges.http import routes
 from trunkline.edges.ossa.keys import OSSA_KEYS
 from trunkline.errors import ConfigError
 from trunkline.events import DirectiveStated, SettingsChanged, TokenIssued
-from trunkline.model import (
-    Actor,
-    AgentView,
-    Circumstance,
-    Decision,
-    InputCondition,
-    Question,
-    Rule,
-    Status,
-    TokenView,
-    ToolDefinition,
-    ToolView,
-    fault,
-)
+from trunkline.model import Actor, Circumstance, Decision, InputCondition, Rule, Status, ToolDefinition, fault
+from trunkline.shown import AgentView, Question, TokenView, ToolView
 
 NASTY = "\x1b[31m\u202eevil\u200b\n"
 

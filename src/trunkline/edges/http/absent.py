@@ -9,7 +9,8 @@ import re
 from typing import Final
 
 from trunkline.edges.bodies import clip
-from trunkline.model import AgentView, Fault, fault
+from trunkline.model import Fault, fault
+from trunkline.shown import AgentView
 
 CALL: Final = fault("not_found", "no such call, or not one of yours")
 # As the hub names them: by the number of the entry that opened them.

@@ -16,7 +16,8 @@ from trunkline.edges.mcp.catalogue import MOUNT_PREFIX, Listed
 from trunkline.edges.mcp.messages import encode
 from trunkline.edges.mcp_words import SERVER_INFO_KEY
 from trunkline.effects import Answer, Progress, Wait
-from trunkline.model import CallView, Fault, LargeOutput, Status, fault
+from trunkline.model import Fault, LargeOutput, Status, fault
+from trunkline.shown import CallView
 
 EDGE: Final = "mcp"
 CALL_ID: Final = "trunkline/call_id"

@@ -18,7 +18,7 @@ from trunkline.edges.mounts.translate import AGENT_EDGE, TABLE
 from trunkline.edges.offers import JudgingBudget
 from trunkline.edges.shares import Share, Shares
 from trunkline.errors import SignInRefused
-from trunkline.model import AgentView
+from trunkline.shown import AgentView
 
 if TYPE_CHECKING:
     from trunkline.edges.exchange import AgentAction

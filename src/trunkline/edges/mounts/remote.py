@@ -35,8 +35,8 @@ from trunkline.edges.mounts.signing_in import SigningIn
 from trunkline.edges.mounts.translate import AGENT_EDGE
 from trunkline.edges.shares import Share
 from trunkline.errors import SecretMissing
-from trunkline.model import AgentView
 from trunkline.secret_references import Found
+from trunkline.shown import AgentView
 
 log = logging.getLogger("trunkline")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trunkline.edges.http import absent
-from trunkline.model import AgentView
+from trunkline.shown import AgentView
 
 
 @pytest.mark.parametrize(
