@@ -29,9 +29,10 @@ class Door(Struct, frozen=True):
     """An ASGI application under some paths of ``http.listen``. Host and Origin are checked before it is asked.
 
     ``prefixes`` are whole parts of a path: ``/v1/spaces`` stands for itself and for everything under ``/v1/spaces/``.
-    Unless it is its ``own_gate``, the caller has shown a bearer token of the HTTP edge: ``scope["principal"]`` says
+    Unless it has a gate of its own, the caller has shown a bearer token of the HTTP edge: ``scope["principal"]`` says
     whose it is, and of a WebSocket, which may be open for days, ``scope["is_known"]()`` says whether it is still valid.
-    One that is has bearer tokens of its own ``edge``, by which each caller's requests are counted.
+    ``gate_of`` says that it has one, and names its edge: whoever shows a bearer token of that edge has his requests
+    counted for himself, all others (strangers, and everybody at an edge that has no such tokens) together.
 
     ``taking`` are those requests, by method and path, that its application may take without a task.
 
@@ -41,8 +42,7 @@ class Door(Struct, frozen=True):
 
     prefixes: tuple[str, ...]
     app: ASGIApp
-    own_gate: bool = False
-    edge: str = ""
+    gate_of: str = ""
     admits: Callable[[Scope], Principal | None] | None = None
     taking: Mapping[tuple[str, str], Route] = {}
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from trunkline.cli.token import new
 from trunkline.config import Config
 from trunkline.edges.edge import Edge
 from trunkline.edges.known import EDGES, UNBUILT
@@ -38,6 +41,12 @@ def test_agents_of_the_exchange_have_prefixes_that_nobody_else_may_use() -> None
         )
         if not is_of_others:
             assert f"{edge.name}." in RESERVED_PREFIXES
+
+
+def test_the_help_of_token_new_names_the_edges_that_have_tokens() -> None:
+    said = re.search(r"on an EDGE: ([\w, ]+)\.", str(new.callback.__doc__))
+    assert said is not None
+    assert set(re.split(r", | or ", said[1])) == {edge.name for edge in EDGES if edge.tokens is not None}
 
 
 def test_every_section_of_the_configuration_is_an_edges_or_the_exchanges_own() -> None:

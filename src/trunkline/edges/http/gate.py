@@ -193,7 +193,7 @@ class Gate:
         who = ""
         if path in PUBLIC_PATHS:
             pass
-        elif door is not None and door.own_gate:
+        elif door is not None and door.gate_of:
             who = self._who_at(door, tokens)
         else:
             token = bearer_token(tokens)
@@ -224,7 +224,7 @@ class Gate:
     def _who_at(self, door: Door, tokens: list[bytes]) -> str:
         """For whom a request before a door with its own gate counts: whose token it shows there, or all strangers."""
         token = bearer_token(tokens)
-        principal = self._feed.identify(door.edge, token_sha256(token)) if token else None
+        principal = self._feed.identify(door.gate_of, token_sha256(token)) if token else None
         return door.prefixes[0] if principal is None else principal.identity
 
     def _is_ours(self, host: bytes, server: tuple[str, int]) -> bool:

@@ -33,7 +33,7 @@ from trunkline.edges.mcp.session_ids import SessionIds
 from trunkline.edges.mcp.steps import CallTool, Client
 from trunkline.edges.mcp.translate import EDGE, Wording
 from trunkline.edges.mcp_words import HANDSHAKE_VERSIONS, MODERN_VERSION
-from trunkline.edges.request_scope import Serve, when_closed
+from trunkline.edges.request_scope import Serve, address_of, when_closed
 from trunkline.edges.server_events import PING_S
 from trunkline.edges.shares import SHARE, Share, Shares
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, Requests, stored
@@ -71,14 +71,13 @@ class McpDoor:
         self._unread = Shares()
         self._handshake_wording = Wording(version, is_modern=False, home=home)
         self._modern_wording = Wording(version, is_modern=True, home=home)
-        self.door = Door((PATH,), self, own_gate=True, edge=EDGE, taking={("POST", PATH): self})
+        self.door = Door((PATH,), self, gate_of=EDGE, taking={("POST", PATH): self})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP request."""
         request = self._known(scope)
         if request is None:
-            client = scope["client"]
-            await self._throttle.refused(client[0] if client else "")
+            await self._throttle.refused(address_of(scope))
             out = Answering(scope, b"", Share(self._unread, ""), send)
             await out.say(UNAUTHORIZED, 401, (b"www-authenticate", b'Bearer realm="trunkline"'))
             return

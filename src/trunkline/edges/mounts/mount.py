@@ -35,7 +35,8 @@ from trunkline.edges.mounts.session import (
     ToolsChanged,
     ToolsListed,
 )
-from trunkline.edges.mounts.translate import AGENT_EDGE, Bound, Offer
+from trunkline.edges.mounts.names import AGENT_EDGE
+from trunkline.edges.mounts.translate import Bound, Offer
 from trunkline.edges.offers import LEAST_TOOL_BYTES, JudgingBudget
 from trunkline.effects import Admit, Cancel, ConfirmTools, Deliver, Refuse, ToSession
 from trunkline.events import (
