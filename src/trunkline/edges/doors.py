@@ -15,8 +15,8 @@ from trunkline.edges.request_scope import Serve
 from trunkline.model import Principal
 
 
-class Route(Protocol):
-    """An application for one method of one path that may do without a task for a request."""
+class TakingApp(Protocol):
+    """An application that may do without a task for some of its requests."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -44,7 +44,7 @@ class Door(Struct, frozen=True):
     app: ASGIApp
     gate_of: str = ""
     admits: Callable[[Scope], Principal | None] | None = None
-    taking: Mapping[tuple[str, str], Route] = {}
+    taking: Mapping[tuple[str, str], TakingApp] = {}
 
     def leads_to(self, path: str) -> bool:
         """Whether this path is behind it."""

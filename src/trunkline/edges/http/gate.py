@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trunkline.edges.answers import error_body
 from trunkline.edges.bearer import Throttle, bearer_token, token_sha256
-from trunkline.edges.doors import Door, Route
+from trunkline.edges.doors import Door, TakingApp
 from trunkline.edges.exchange import Feed
 from trunkline.edges.hosts import is_our_host
 from trunkline.edges.listener import MAX_CONNECTIONS
@@ -80,7 +80,7 @@ class Gate:
         feed: Feed,
         app: ASGIApp,
         doors: Sequence[Door] = (),
-        routes: Mapping[tuple[str, str], Route] | None = None,
+        routes: Mapping[tuple[str, str], TakingApp] | None = None,
     ) -> None:
         self._feed = feed
         self._app = app

@@ -29,10 +29,10 @@ from trunkline.edges.edge import Surroundings
 from trunkline.edges.exchange import SignInAddress
 from trunkline.edges.mounts import oauth
 from trunkline.edges.mounts.callback import CALLBACK_PATH
+from trunkline.edges.mounts.names import EDGE
 from trunkline.edges.mounts.oauth import Challenge, Client, Granted
 from trunkline.edges.mounts.sign_in_file import Kept, SignInFile
 from trunkline.edges.mounts.sign_in_requests import ask, is_public_place
-from trunkline.edges.mounts.names import EDGE
 from trunkline.error_words import in_words
 from trunkline.errors import ConfigError, SecretMissing, SignInRefused
 from trunkline.events import Noticed

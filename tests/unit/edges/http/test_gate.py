@@ -208,7 +208,9 @@ async def test_the_last_connections_are_the_operators(path: str, monkeypatch: py
     monkeypatch.setattr(listener, "MAX_CONNECTIONS", 3)
     monkeypatch.setattr(listener, "RESERVED_CONNECTIONS", 2)
     held = Held()
-    async with Server(Inhabited(), [Door(("/v1/held",), held), Door(("/api/agent",), door, gate_of="chiffon")]) as server:
+    async with Server(
+        Inhabited(), [Door(("/v1/held",), held), Door(("/api/agent",), door, gate_of="chiffon")]
+    ) as server:
         asking = [asyncio.create_task(server.ask("GET", "/v1/held", server.exchange.alice)) for _ in range(3)]
         await wait_until(lambda: held.asked == 3)
         for token in (server.exchange.approver, "tl_nobodys", None):
