@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from trunkline.model import LISTED_OUTPUT_BYTES
+from trunkline.shown import LISTED_OUTPUT_BYTES
 from trunkline.testing.memory import MemoryExchange
 
 
