@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+import trunkline
 from trunkline.cli.token import new
-from trunkline.config import Config
+from trunkline.config import Config, McpServer
 from trunkline.edges.edge import Edge
 from trunkline.edges.known import EDGES, UNBUILT
-from trunkline.model import CALLER_EDGES, RESERVED_PREFIXES
+from trunkline.model import CALLER_EDGES, MOUNT_PREFIX, RESERVED_PREFIXES
 
 # Edges without callers or agents of their own kind: what they offer belongs to an agent of the exchange itself.
 OF_THE_EXCHANGE = {"jobs", "console"}
@@ -31,6 +33,13 @@ def test_rules_may_name_the_callers_of_every_edge(edge: Edge) -> None:
 def test_rules_may_name_no_callers_that_there_never_are() -> None:
     """A rule for such a caller would be taken and never hold."""
     assert set(CALLER_EDGES) - {edge.name for edge in EDGES} == NO_EDGES
+
+
+def test_what_stands_before_a_mounted_servers_id_is_written_in_one_place() -> None:
+    source = Path(trunkline.__file__).parent
+    found = [path.relative_to(source).as_posix() for path in source.rglob("*.py") if '"mcp."' in path.read_text()]
+    assert found == ["model.py"]
+    assert McpServer(id="files", command=("x",)).agent_id.startswith(MOUNT_PREFIX)
 
 
 def test_agents_of_the_exchange_have_prefixes_that_nobody_else_may_use() -> None:
