@@ -173,6 +173,8 @@ class Importer:
                 made.remarks.append(
                     f"cannot write to {folder}, which holds this exchange: name folders in it in `write`"
                 )
+            elif real.startswith(f"{self._home}/"):
+                made.remarks.append(f"cannot write to {folder}, which is the exchange's own")
             elif writes:
                 made.table["write"] = [*_names(made.table.get("write")), folder]
                 made.remarks.append(

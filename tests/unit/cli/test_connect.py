@@ -488,13 +488,15 @@ def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:
 def test_a_server_for_files_may_write_where_it_could(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    (tmp_path / "exchange").mkdir()
-    words = ["-y", "server-filesystem", str(data), str(tmp_path), str(tmp_path / "none")]
+    keys = tmp_path / "exchange" / "keys"
+    keys.mkdir(parents=True)
+    words = ["-y", "server-filesystem", str(data), str(tmp_path), str(tmp_path / "none"), str(keys)]
     files, other = imported(
         {"files": {"command": "npx", "args": words}, "other": {"command": "x", "args": [str(data)]}}, tmp_path
     ).servers
     assert files.table["write"] == [str(data)]
     assert any(f"cannot write to {tmp_path}," in remark for remark in files.remarks)
+    assert f"cannot write to {keys}, which is the exchange's own" in files.remarks
     assert "write" not in other.table
     assert other.remarks == [f'only reads in {data}: add write = ["{data}"] if it should write there']
 
