@@ -196,17 +196,8 @@ class Gate:
         elif door is not None and door.gate_of:
             who = self._who_at(door, tokens)
         else:
-            token = bearer_token(tokens)
-            principal = self._admitted(scope) if token is None else whose(self._feed, EDGE, token)
+            principal = self._identified(scope, tokens)
             if principal is not None:
-                scope["principal"] = principal
-                if scope["type"] == "websocket":
-                    # It stays open for days; the token it came with may be revoked meanwhile.
-                    scope["is_known"] = (
-                        (lambda: whose(self._feed, EDGE, token) is not None)
-                        if token
-                        else (lambda: self._admitted(scope) is not None)
-                    )
                 if principal.is_operator:
                     return app, None
                 who = principal.identity
@@ -214,6 +205,22 @@ class Gate:
                 return UNAUTHORIZED
         # At once, and whoever it is: a guesser's refusal, which takes its time, would hold the place.
         return ONLY_OPERATOR if is_reserved else (app, who)
+
+    def _identified(self, scope: Scope, tokens: list[bytes]) -> Principal | None:
+        """Who asks, by a token of this edge or by other means if none is shown; the scope says it to whoever answers."""
+        token = bearer_token(tokens)
+        principal = self._admitted(scope) if token is None else whose(self._feed, EDGE, token)
+        if principal is None:
+            return None
+        scope["principal"] = principal
+        if scope["type"] == "websocket":
+            # It stays open for days; the token it came with may be revoked meanwhile.
+            scope["is_known"] = (
+                (lambda: whose(self._feed, EDGE, token) is not None)
+                if token
+                else (lambda: self._admitted(scope) is not None)
+            )
+        return principal
 
     def _admitted(self, scope: Scope) -> Principal | None:
         """Who shows by other means than a token who he is."""
