@@ -207,7 +207,7 @@ class Gate:
         return ONLY_OPERATOR if is_reserved else (app, who)
 
     def _identified(self, scope: Scope, tokens: list[bytes]) -> Principal | None:
-        """Who asks, by a token of this edge or by other means if none is shown; the scope says it to whoever answers."""
+        """Who asks, by a token of this edge or by other means if none is shown; the scope says it to who answers."""
         token = bearer_token(tokens)
         principal = self._admitted(scope) if token is None else whose(self._feed, EDGE, token)
         if principal is None:
