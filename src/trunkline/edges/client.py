@@ -106,7 +106,7 @@ async def request(
             reader, writer = await asyncio.open_connection(
                 host, port, limit=MAX_HEAD_BYTES, ssl=tls, server_hostname=None if tls is None else host
             )
-            writer.write(head + body)
+            writer.write(head.encode("latin-1") + body)
             await writer.drain()
             return await _read(reader)
     except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
@@ -120,14 +120,14 @@ async def request(
                 writer.transport.abort()
 
 
-def _head(method: str, target: str, place: str, size: int, token: str) -> bytes:
+def _head(method: str, target: str, place: str, size: int, token: str) -> str:
     """The first lines of a request with a body of so many bytes."""
     lines = [f"{method} {target} HTTP/1.1", f"Host: {place}", "Connection: close", f"Content-Length: {size}"]
     if size:
         lines.append("Content-Type: application/json")
     if token:
         lines.append(f"Authorization: Bearer {token}")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+    return "\r\n".join(lines) + "\r\n\r\n"
 
 
 async def _read(reader: asyncio.StreamReader) -> Answer:
