@@ -157,6 +157,7 @@ def test_a_page_without_rows_is_not_counted(root: Path, capsys: pytest.CaptureFi
     assert "Protocols" not in lines
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_the_count(root: Path) -> None:
     command = [sys.executable, "-m", "tools.requirements"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
