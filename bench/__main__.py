@@ -4,8 +4,9 @@
     python -m bench --show FILE [--page] [--picture FILE]
 
 ``--only`` takes a section (ratios, http, pieces, memory, agents, herd, entries, spaces, chiffon, ossa, nostr,
-trajectories, mounts, console, flat) or a row of the table of ratios (read-only, nats, …; the bare relay is always
-beside it) and may be repeated. ``flat``, a million calls, runs only when it is asked for. Progress goes to standard
+trajectories, mounts, contextforge, console, flat) or a row of the table of ratios (read-only, nats, …; the bare relay
+is always beside it) and may be repeated. ``flat``, a million calls, and ``contextforge``, which is installed first, run
+only when they are asked for. Progress goes to standard
 error, the tables to standard output. All processes end with the run, Ctrl-C included.
 """
 
@@ -25,7 +26,20 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from bench import chiffon, growth, memory, mounts, nostr, ossa, pages, pieces, ratios, spaces, trajectories
+from bench import (
+    chiffon,
+    contextforge,
+    growth,
+    memory,
+    mounts,
+    nostr,
+    ossa,
+    pages,
+    pieces,
+    ratios,
+    spaces,
+    trajectories,
+)
 from bench.children import ROOT, Failed
 from bench.contenders import CONTENDERS, HTTP_CONTENDERS, RELAY
 from bench.machine import machine
@@ -48,6 +62,7 @@ SECTIONS: Final = (
     "nostr",
     "trajectories",
     "mounts",
+    "contextforge",
     "console",
     "flat",
 )
@@ -59,10 +74,11 @@ EDGES: Final[Mapping[str, Callable[[Stage], object]]] = {
     "nostr": nostr.measure,
     "trajectories": trajectories.measure,
     "mounts": mounts.measure,
+    "contextforge": contextforge.measure,
     "console": pages.measure,
 }
-# A million calls take longer than all the rest.
-ON_REQUEST: Final = frozenset({"flat"})
+# A million calls take longer than all the rest; ContextForge has to be installed.
+ON_REQUEST: Final = frozenset({"flat", "contextforge"})
 # By the standard a place that outlives a restart, so a disk, where /tmp may be memory. Short: a socket's path is.
 WORK: Final = "/var/tmp"  # noqa: S108 - the folder below it has a name that nobody can foresee, and mode 0700
 SAVED: Final = ROOT / "bench" / "results"

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -41,7 +41,15 @@ class Failed(Exception):
 class Child:
     """One process."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, *, is_ours: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        *,
+        is_ours: bool,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self._is_ours = is_ours
         self._log = log
@@ -55,6 +63,7 @@ class Child:
                 stderr=output,
                 # Ctrl-C is for the run alone: it then ends the others in good order.
                 start_new_session=True,
+                env=environment,
             )
 
     @property
@@ -133,9 +142,9 @@ class Children:
         """Start one of the run's own programs: ``python -m words``."""
         return self._start(Child(name, [sys.executable, "-m", *words], self._log(name), is_ours=True))
 
-    def start(self, name: str, *command: str) -> Child:
-        """Start another program."""
-        return self._start(Child(name, command, self._log(name), is_ours=False))
+    def start(self, name: str, *command: str, environment: Mapping[str, str] | None = None) -> Child:
+        """Start another program, in our environment or in one of its own."""
+        return self._start(Child(name, command, self._log(name), is_ours=False, environment=environment))
 
     def _log(self, name: str) -> Path:
         return self.folder / f"{name}.log"

@@ -121,17 +121,16 @@ class Caller:
     async def _run(self, requests: Iterator[bytes], in_flight: int, on_answer: Callable[[bytes], None]) -> None:
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
-        is_open = in_flight
+        connections: set[Connection] = set()
 
         def go_on(connection: Connection) -> None:
-            nonlocal is_open
             request = next(requests, None)
             if request is not None:
                 connection.ask(request)
                 return
             connection.close()
-            is_open -= 1
-            if not is_open and not ended.done():
+            connections.discard(connection)
+            if not connections and not ended.done():
                 ended.set_result(None)
 
         def answered(connection: Connection, answer: bytes) -> None:
@@ -143,17 +142,24 @@ class Caller:
                 return
             go_on(connection)
 
-        async with asyncio.timeout(WITHIN_S):
-            for _ in range(in_flight):
-                go_on((await loop.create_connection(lambda: Connection(answered), self._host, self._port))[1])
-            await ended
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                for _ in range(in_flight):
+                    made = await loop.create_connection(lambda: Connection(answered), self._host, self._port)
+                    connections.add(made[1])
+                for connection in tuple(connections):
+                    go_on(connection)
+                await ended
+        finally:
+            for connection in connections:
+                connection.close()
 
 
 class McpCaller(Caller):
     """One session, on as many connections as there are requests in flight."""
 
-    def __init__(self, address: str, headers: dict[str, str], tool: str) -> None:
-        super().__init__(address, "/mcp", {"accept": "application/json, text/event-stream", **headers})
+    def __init__(self, address: str, headers: dict[str, str], tool: str, path: str = "/mcp") -> None:
+        super().__init__(address, path, {"accept": "application/json, text/event-stream", **headers})
         self._tool = tool
         self._ids = itertools.count(1)
         self._session = ""
@@ -207,7 +213,7 @@ def measure(stage: Stage) -> Mounts:
 
 async def _measured(stage: Stage, children: Children) -> Mounts:
     exchange, ours, plain = _exchange(children)
-    await _wait_tool(exchange)
+    await wait_tool(exchange)
     await ours.begin()
     callers: dict[str, tuple[McpCaller | HttpCaller, int]] = {
         "mcp": (ours, exchange.pid),
@@ -251,7 +257,8 @@ def _exchange(children: Children) -> tuple[Exchange, McpCaller, HttpCaller]:
     return exchange, ours, HttpCaller(exchange.address, plain, "mcp.bench/echo")
 
 
-async def _wait_tool(exchange: Exchange) -> None:
+async def wait_tool(exchange: Exchange) -> None:
+    """Until the mounted server's tool is there."""
     deadline = time.monotonic() + WITHIN_S
     with exchange.operator() as operator:
         while not any(tool["tool_id"] == "mcp.bench/echo" for tool in operator.ask("GET", "/v1/tools")["tools"]):

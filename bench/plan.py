@@ -62,6 +62,8 @@ class Plan(Struct, frozen=True):
     jobs: int = 20
     # Calls of a mounted server in each round.
     mounted: int = 500
+    # Of a server behind ContextForge.
+    forged: int = 60
     # Of the larger of two files that are checked.
     trajectory_lines: int = 100_000
     # Pages of the console that watch, and calls that run meanwhile.

@@ -58,8 +58,9 @@ LEAST_PUBLISHING: Final = 0.5
 MOST_TOLD_US: Final = 30.0
 # Of jobs over Nostr: to three events through the same relay.
 MOST_JOB: Final = 3.0
-# Of MCP through the exchange: to FastMCP's proxy, and CPU beyond two hops of the SDK.
+# Of MCP through the exchange: to FastMCP's proxy, to ContextForge, and CPU beyond two hops of the SDK.
 LEAST_PROXY: Final = 5.0
+LEAST_GATEWAY: Final = 50.0
 MOST_BEYOND_US: Final = 100.0
 # Of trajectories: the canonical form of 1 KB, and the check of 100,000 lines.
 MOST_CANONICAL_US: Final = 10.0
@@ -116,6 +117,7 @@ def lines(results: Results) -> Iterator[str]:
         _trajectories,
         _console,
         _mounts,
+        _contextforge,
     )
     for part in parts:
         shown = list(part(results))
@@ -559,6 +561,23 @@ def _mounts(results: Results) -> Iterator[str]:
         ]
     )
     yield from table(["", "", "ratio", "goal"], rows)
+
+
+def _contextforge(results: Results) -> Iterator[str]:
+    found = results.contextforge
+    if found is None:
+        return
+    yield "Tools of an MCP server at a URL, called over `/mcp`, beside ContextForge."
+    yield ""
+    rows = []
+    for in_flight, spread in found.ratios_to("contextforge").items():
+        one, other = found.of("mcp", in_flight), found.of("contextforge", in_flight)
+        assert one is not None
+        assert other is not None
+        rates = f"{percentile(one.rates, 50):,.0f} to {percentile(other.rates, 50):,.0f}"
+        cpu = f"{percentile(one.cpu_us, 50):,.0f} µs to {percentile(other.cpu_us, 50):,.0f} µs"
+        rows.append([f"{in_flight} under way", rates, ratio(spread), f"at least {LEAST_GATEWAY:.0f}", cpu])
+    yield from table(["", "calls a second", "ratio", "goal", "CPU of a call"], rows)
 
 
 def _printed(what: str, printed: Printed) -> str:

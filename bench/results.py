@@ -269,7 +269,7 @@ class Jobs(Struct, frozen=True):
 class Middle(Struct, frozen=True):
     """What is between a caller of MCP and a server: calls a second, and its CPU for one of them, in each round."""
 
-    # ``mcp`` and ``http`` are the exchange, called by either; ``fastmcp`` is FastMCP's proxy.
+    # ``mcp`` and ``http`` are the exchange, called by either; ``fastmcp`` is FastMCP's proxy, ``contextforge`` itself.
     name: str
     in_flight: int
     rates: tuple[float, ...]
@@ -303,9 +303,13 @@ class Mounts(Struct, frozen=True):
     @property
     def ratios(self) -> dict[int, Spread]:
         """Of FastMCP's rate in the same round, by the number of calls in flight."""
+        return self.ratios_to("fastmcp")
+
+    def ratios_to(self, name: str) -> dict[int, Spread]:
+        """Of another's rate in the same round, by the number of calls in flight."""
         found: dict[int, Spread] = {}
         for one in self.middles:
-            other = self.of("fastmcp", one.in_flight)
+            other = self.of(name, one.in_flight)
             if one.name == "mcp" and other is not None:
                 pairs = zip(one.rates, other.rates, strict=True)
                 found[one.in_flight] = Spread.of([ours / theirs for ours, theirs in pairs])
@@ -353,6 +357,7 @@ class Results(Struct, omit_defaults=True):
     console: Console | None = None
     nostr: Jobs | None = None
     mounts: Mounts | None = None
+    contextforge: Mounts | None = None
 
     def rates(self, contender: str, load: Load) -> tuple[float, ...]:
         """Calls a second in each round; nothing if it was not measured."""

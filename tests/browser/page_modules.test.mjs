@@ -6,8 +6,8 @@ import { pathToFileURL } from "node:url";
 
 const folder = pathToFileURL(`${process.env.PAGE_FOLDER}/`);
 const load = (name) => import(new URL(name, folder));
-const [danger, diff, figures, format, form, store, story] = await Promise.all(
-  ["danger.js", "diff.js", "figures.js", "format.js", "schema_form.js", "store.js", "story.js"].map(load),
+const [danger, diff, exact, figures, format, form, store, story] = await Promise.all(
+  ["danger.js", "diff.js", "exact.js", "figures.js", "format.js", "schema_form.js", "store.js", "story.js"].map(load),
 );
 
 test("durations and sizes have one unit that fits", () => {
@@ -151,6 +151,28 @@ test("what cannot be is said for each field", () => {
   const { problems } = form.input(form.fields(SCHEMA), entries);
   assert.deepEqual(problems.slice(0, 3), ["note: at most 5 characters", "unit: is needed", "many: at most 9"]);
   assert.match(problems[3], /^more: not JSON/);
+});
+
+test("a number that a double cannot hold stays as it was written, and any other is a number", () => {
+  const kept = '{"id":9007199254740993,"small":0.12345678901234567,"far":1e999,"tiny":1e-400,"minus":-9007199254740993}';
+  assert.equal(JSON.stringify(exact.parse(kept)), kept);
+  assert.deepEqual(exact.parse('[1, 1.50, 15e-1, 0.1, 1e3, -0, 9007199254740992, "9007199254740993", 5e-324]'),
+    [1, 1.5, 1.5, 0.1, 1000, -0, 9007199254740992, "9007199254740993", 5e-324]);
+  assert.equal(format.pretty(exact.parse('{"amount": 12345678901234567890}')), '{\n  "amount": 12345678901234567890\n}');
+  assert.equal(format.conditionText({ path: ["qty"], compare: ">", value: exact.parse("9007199254740993") }), "/qty > 9007199254740993");
+  assert.deepEqual(danger.ordered(exact.parse('{"amount": 9007199254740993}')).map((one) => JSON.stringify(one.value)), ["9007199254740993"]);
+  const [one] = diff.values(exact.parse('{"a": 9007199254740993}'), exact.parse('{"a": 9007199254740995}'));
+  assert.deepEqual([one.path, JSON.stringify(one.before), JSON.stringify(one.after)], ["a", "9007199254740993", "9007199254740995"]);
+  assert.deepEqual(diff.values(exact.parse("[9007199254740993]"), exact.parse("[9007199254740993]")), []);
+});
+
+test("a form sends a large number as it was typed, or says why not", () => {
+  const [amount, more] = form.fields({ type: "object", required: ["amount", "more"], properties: { amount: { type: "integer", minimum: 1 }, more: {} } });
+  const typed = (text) => JSON.stringify(form.input([amount, more], new Map([["amount", text], ["more", "[9007199254740993]"]])));
+  assert.equal(typed("9007199254740993"), '{"input":{"amount":9007199254740993,"more":[9007199254740993]}}');
+  assert.equal(typed("12"), '{"input":{"amount":12,"more":[9007199254740993]}}');
+  assert.match(typed("1e30"), /digits alone/);
+  assert.match(typed("-9007199254740993"), /at least 1/);
 });
 
 test("a schema without properties is one field of JSON, and a closed one is none", () => {

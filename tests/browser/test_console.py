@@ -24,6 +24,7 @@ PRICE = {
         "item": {"type": "string", "description": "What is bought."},
         "count": {"type": "integer", "minimum": 1, "maximum": 9, "default": 2},
         "gift": {"type": "boolean"},
+        "order": {"type": "integer"},
     },
     "required": ["item"],
     "additionalProperties": False,
@@ -210,6 +211,21 @@ def test_a_question_shows_what_would_run_and_an_approval_lets_it_run(
     shop.result(call, output={"bought": 3})
     assert outcome(exchange, waiting["call_id"])["status"] == "succeeded"
     expect(page.locator(".timeline li").last).to_contain_text("Succeeded")
+
+
+def test_a_question_shows_a_number_that_no_double_holds_as_it_was_given(
+    page: Page, exchange: Running, shop: RawAgent, buyer: str
+) -> None:
+    waiting = asked(exchange, shop, buyer, order=9007199254740993)
+    page.get_by_role("link", name="Approvals").click()
+    expect(page.get_by_role("article").locator("dd").filter(has_text="9007199254740993")).to_have_count(1)
+    page.get_by_role("button", name="Approve").click()
+    call = shop.wait_for("core.tool.call")
+    assert call["payload"]["input"]["order"] == 9007199254740993
+    shop.result(call, output={"order": 9007199254740995})
+    outcome(exchange, waiting["call_id"])
+    page.get_by_role("link", name="Watch it run").click()
+    expect(page.get_by_role("main")).to_contain_text("9007199254740995")
 
 
 # A page in front of which nobody is, and a desk that keeps the notes it is handed.

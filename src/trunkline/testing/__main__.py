@@ -1,6 +1,7 @@
 """``python -m trunkline.testing SEED…``: run simulations again and print their stories; ``FIRST-LAST``: run many.
 
-For looking at a seed that failed: a failing test prints the command. What happens in a simulation is ``simulation``.
+For looking at a seed that failed: a failing test prints the command. Owns the command line; what happens in a
+simulation is ``simulation``.
 """
 
 from __future__ import annotations

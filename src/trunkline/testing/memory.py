@@ -46,7 +46,6 @@ from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.model import (
     OPERATOR,
-    AgentView,
     Decision,
     Fault,
     Now,
@@ -58,6 +57,7 @@ from trunkline.model import (
     Status,
     ToolDefinition,
 )
+from trunkline.shown import AgentView
 from trunkline.testing.clock import ManualClock, ManualLoop
 from trunkline.testing.disk import FaultyDisk
 

@@ -19,9 +19,10 @@ import msgspec
 from msgspec import Struct
 
 from trunkline.edges.doors import Door
-from trunkline.edges.edge import RunningEdge, Surroundings
+from trunkline.edges.edge import Surroundings
 from trunkline.edges.spaces import translate
 from trunkline.edges.spaces.agent import SpaceAgent, Told
+from trunkline.edges.spaces.edge import SpacesEdge
 from trunkline.edges.spaces.routes import PREFIXES, SpacesApi
 from trunkline.edges.spaces.serve import Spaces
 from trunkline.edges.spaces.store import Space, SpacesFolder
@@ -124,8 +125,8 @@ class SimulatedSpaces(Spaces):
         return Sandbox("bubblewrap")
 
 
-class SimulatedSpacesEdge(RunningEdge):
-    """Agent Spaces as an edge: what ``SpacesEdge`` is, of these parts."""
+class SimulatedSpacesEdge(SpacesEdge):
+    """Agent Spaces as an edge, of these parts."""
 
     def __init__(
         self, given: Surroundings, workspaces: Sequence[SimulatedWorkspace], rng: Random, witness: Witness
@@ -134,22 +135,6 @@ class SimulatedSpacesEdge(RunningEdge):
         self.spaces = SimulatedSpaces(given.feed, given.views, store, given.process, given.version, given.entropy)
         self.spaces.machine = (workspaces, rng, witness)
         self._door = Door(PREFIXES, SpacesApi(given.feed, given.views, self.spaces, given.stopwatch).app())
-
-    def prepare(self) -> None:
-        """Set the guards of the spaces."""
-        self.spaces.prepare()
-
-    def doors(self) -> Sequence[Door]:
-        """``/v1/spaces`` and ``/v1/runs``."""
-        return (self._door,)
-
-    async def start(self) -> None:
-        """Attach the spaces and go on with their runs."""
-        await self.spaces.start()
-
-    async def stop(self) -> None:
-        """End what still runs."""
-        await self.spaces.stop()
 
 
 class SpaceUsers:

@@ -78,6 +78,20 @@ async def opened(server: Server) -> AsyncIterator[Client]:
     writer.close()
 
 
+class Writes:
+    """A transport that counts what is written to it."""
+
+    def __init__(self, transport: Any, writes: list[bytes]) -> None:
+        self._transport, self._writes = transport, writes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self._writes.append(data)
+        self._transport.write(data)
+
+
 def deaf(server: Server) -> socket.socket:
     """A socket whose peer reads nothing after the handshake."""
     sock = socket.create_connection(("127.0.0.1", server.port))
@@ -129,6 +143,20 @@ async def test_a_text_is_said_at_once_unless_a_goodbye_was_said_before(server: S
         await close_quietly(server.pages.sockets[0], CloseCode.NORMAL_CLOSURE)
         assert not say(b"late")
         assert await client.said() == (CLOSE, b"\x03\xe8")
+
+
+async def test_what_is_said_in_one_turn_is_written_at_once_and_before_a_goodbye(server: Server) -> None:
+    async with opened(server) as client:
+        [connection] = server.connections.connections
+        writes: list[bytes] = []
+        connection.transport = Writes(connection.transport, writes)  # type: ignore[union-attr]
+        say = server.pages.sockets[0].scope["extensions"][SAY]
+        assert [say(b"one"), say(b"two")] == [True, True]
+        assert [await client.said() for _ in range(2)] == [(TEXT, b"one"), (TEXT, b"two")]
+        assert len(writes) == 1
+        assert say(b"last")
+        await close_quietly(server.pages.sockets[0], CloseCode.NORMAL_CLOSURE)
+        assert [await client.said() for _ in range(2)] == [(TEXT, b"last"), (CLOSE, b"\x03\xe8")]
 
 
 async def test_a_busy_application_is_read_for_no_further_than_one_read(server: Server) -> None:
@@ -305,6 +333,17 @@ async def test_nothing_is_said_at_once_to_a_peer_that_does_not_read(server: Serv
     sock.sendall(frame(TEXT, b"many"))
     connection = await wait_stuck(server)
     assert not connection.try_say(b"more")
+    sock.close()
+
+
+async def test_a_peer_that_does_not_read_is_told_no_more_within_one_turn_than_in_many(server: Server) -> None:
+    sock = deaf(server)
+    await wait_until(lambda: bool(server.pages.sockets))
+    say = server.pages.sockets[0].scope["extensions"][SAY]
+    assert sum(say(b"x" * 1_000_000) for _ in range(50)) < 10
+    assert sum(say(b"x" * 1000) for _ in range(50)) == 0
+    [connection] = server.connections.connections
+    assert connection.transport.get_write_buffer_size() < 10_000_000  # type: ignore[union-attr]
     sock.close()
 
 

@@ -59,6 +59,8 @@ class SendQueue(Generic[T]):
 
     def rank(self, now_mono: float) -> tuple[float, float, int] | None:
         """How urgent the next one is, the lowest first; None if nobody may leave now."""
+        if not self._count:
+            return None
         return min(
             (
                 (level - (now_mono - waiting[0][0]) // AGEING_S, waiting[0][0], level)

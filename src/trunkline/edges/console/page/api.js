@@ -1,6 +1,8 @@
 // Requests to the exchange: the routes of /v1 and /console. The one place that fetches, and that knows the key which
 // counts together with the sign-in's cookie. Everything is of the page's own origin.
 
+import { parse } from "./exact.js";
+
 const WAIT_MS = 30_000;
 const KEPT_AS = "trunkline-console-key";
 
@@ -59,7 +61,7 @@ async function request(method, path, body, options = {}) {
 }
 
 async function json(answer) {
-  return answer.status === 204 ? null : answer.json();
+  return answer.status === 204 ? null : parse(await answer.text());
 }
 
 export const get = async (path, options) => json(await request("GET", path, undefined, options));
@@ -106,7 +108,7 @@ export async function followCall(body, told, signal) {
     for (const block of blocks) {
       const name = /^event: (.*)$/m.exec(block)?.[1];
       const data = [...block.matchAll(/^data: ?(.*)$/gm)].map((line) => line[1]).join("\n");
-      if (name && data) told(name, JSON.parse(data));
+      if (name && data) told(name, parse(data));
     }
   }
 }

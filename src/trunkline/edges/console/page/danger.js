@@ -3,6 +3,8 @@
 // for where they mean something: those of commands in arguments that are commands, those of paths where a path stands.
 // The text of a note is neither. Pure; tested with Node.
 
+import { isExact } from "./exact.js";
+
 // Names of arguments that say what is done, where and with whom, in the order in which they are shown.
 const FIRST = [
   /^(commands?|cmd|script|code|sql|query|shell|argv|args)$/i,
@@ -77,7 +79,7 @@ export function visible(text) {
 function texts(value, kind) {
   if (typeof value === "string") return [[value, kind]];
   if (Array.isArray(value)) return value.flatMap((one) => texts(one, kind));
-  if (value !== null && typeof value === "object") return Object.entries(value).flatMap(([key, one]) => [[key, "text"], ...texts(one, kindOf(key))]);
+  if (value !== null && typeof value === "object" && !isExact(value)) return Object.entries(value).flatMap(([key, one]) => [[key, "text"], ...texts(one, kindOf(key))]);
   return [];
 }
 

@@ -1,5 +1,7 @@
 // What differs between two texts, line by line, and between two JSON values, path by path. Pure; tested with Node.
 
+import { isExact } from "./exact.js";
+
 // Longer texts are shown as removed and added whole: the table below grows with the product of both.
 const MAX_CELLS = 4_000_000;
 
@@ -78,8 +80,8 @@ export function hunks(all, around = 3) {
 
 /** Paths at which two JSON values differ: `{path, kind: "added" | "removed" | "changed", before, after}`. */
 export function values(before, after, path = "") {
-  if (Object.is(before, after)) return [];
-  const is_tree = (value) => value !== null && typeof value === "object";
+  if (Object.is(before, after) || (isExact(before) && isExact(after) && before.rawJSON === after.rawJSON)) return [];
+  const is_tree = (value) => value !== null && typeof value === "object" && !isExact(value);
   if (is_tree(before) && is_tree(after) && Array.isArray(before) === Array.isArray(after)) {
     const names = [...new Set([...Object.keys(before), ...Object.keys(after)])];
     return names.flatMap((name) => {

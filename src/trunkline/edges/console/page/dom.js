@@ -1,6 +1,8 @@
 // Elements from values. The one place that makes nodes: text is always a text node, never markup, so nothing that an
 // agent wrote can become part of the page's structure.
 
+import { isExact } from "./exact.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 const SVG_TAGS = new Set(["svg", "path", "line", "rect", "circle", "polyline", "text", "title", "g"]);
 // Where a link may lead: into this page, or to a path of the exchange itself.
@@ -35,7 +37,7 @@ export function linkOut(address, ...children) {
 export function add(node, ...children) {
   for (const child of children.flat(Infinity)) {
     if (child === null || child === undefined || child === false || child === "") continue;
-    node.append(child instanceof Node ? child : document.createTextNode(String(child)));
+    node.append(child instanceof Node ? child : document.createTextNode(isExact(child) ? child.rawJSON : String(child)));
   }
   return node;
 }

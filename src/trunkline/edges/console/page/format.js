@@ -171,7 +171,7 @@ function codesOf(tool_id, output) {
 /** A condition on a call's input as the command line writes it: `/qty > 3`. */
 export function conditionText({ path, compare, value }) {
   const pointer = path.map((one) => one.replaceAll("~", "~0").replaceAll("/", "~1")).join("/");
-  return `/${pointer} ${compare} ${typeof value === "string" ? `'${value}'` : value}`;
+  return `/${pointer} ${compare} ${typeof value === "string" ? `'${value}'` : JSON.stringify(value)}`;
 }
 
 /** Whether a call with this status has its outcome. */

@@ -3,6 +3,7 @@
 // is the store's. After a loss the record is followed from the last entry that was seen, so nothing is missing.
 
 import { post } from "./api.js";
+import { parse } from "./exact.js";
 import * as store from "./store.js";
 
 const FIRST_PAUSE_MS = 300;
@@ -48,7 +49,7 @@ export class Line {
     socket.addEventListener("message", (message) => {
       if (socket !== this._socket) return;
       this._listen();
-      this._hear(JSON.parse(message.data));
+      this._hear(parse(message.data));
     });
     socket.addEventListener("close", (event) => {
       if (socket === this._socket) this._lost(event.code);
@@ -102,7 +103,7 @@ export class Line {
   }
 
   _hear(frame) {
-    const data = typeof frame.data === "string" && frame.data !== "" ? JSON.parse(frame.data) : frame.data ?? {};
+    const data = typeof frame.data === "string" && frame.data !== "" ? parse(frame.data) : frame.data ?? {};
     switch (frame.event) {
       case "pusher:connection_established":
         this._subscribe(data.socket_id);

@@ -4,6 +4,7 @@
 import { forgetKey, get, hasKey, onSignedOut, remove, takeKey } from "./api.js";
 import { visible } from "./danger.js";
 import { fill, h, say } from "./dom.js";
+import { is_possible as keeps_numbers } from "./exact.js";
 import { plural } from "./format.js";
 import { Line } from "./live.js";
 import { empty, heading, notify } from "./parts.js";
@@ -178,6 +179,7 @@ async function begin() {
   line = new Line(() => signInFirst(true));
   line.open();
   route();
+  if (!keeps_numbers) notify("This browser rounds very large and very long numbers. Read and approve those in the terminal, or use a newer one.", true);
 }
 
 document.getElementById("theme").addEventListener("click", () => {

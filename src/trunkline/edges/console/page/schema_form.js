@@ -2,6 +2,9 @@
 // `tools` turns fields into inputs. Whatever a schema says that has no input of its own is a field of JSON, so each tool
 // can be tried. The exchange checks the input; what is found here only saves a round trip.
 
+import { is_possible, parse, rounded } from "./exact.js";
+
+const JSON_NUMBER = /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/;
 // A text that may be longer gets several lines.
 const ONE_LINE_CHARS = 200;
 const LONG_NAMES = /^(content|text|body|message|code|script|prompt|query|description|task)$/i;
@@ -27,13 +30,13 @@ function field(name, schema, required) {
   if (schema.const !== undefined) return { ...shared, kind: "choice", options: [schema.const], start: schema.const };
   if (type === "boolean") return { ...shared, kind: "switch", start: start === true };
   if (type === "integer" || type === "number") {
-    const bounds = { min: schema.minimum, max: schema.maximum };
-    return { ...shared, kind: type, ...bounds, start: start === "" ? "" : String(start) };
+    const bounds = { min: rounded(schema.minimum), max: rounded(schema.maximum) };
+    return { ...shared, kind: type, ...bounds, start: start === "" ? "" : JSON.stringify(start) };
   }
   if (type === "string") {
     const is_long = (schema.maxLength ?? 0) > ONE_LINE_CHARS || LONG_NAMES.test(name);
     const bounds = { shortest: schema.minLength, longest: schema.maxLength };
-    return { ...shared, kind: is_long ? "lines" : "line", ...bounds, start: String(start) };
+    return { ...shared, kind: is_long ? "lines" : "line", ...bounds, start: typeof start === "string" ? start : JSON.stringify(start) };
   }
   return { ...shared, kind: "json", start: start === "" ? "" : JSON.stringify(start, null, 2) };
 }
@@ -58,7 +61,7 @@ export function read(field, entry) {
   if (text.trim() === "") return missing(field);
   if (field.kind === "integer" || field.kind === "number") return number(field, text.trim());
   try {
-    return { value: JSON.parse(text) };
+    return { value: parse(text) };
   } catch (error) {
     return { problem: `${field.name || "input"}: not JSON (${error.message})` };
   }
@@ -66,13 +69,16 @@ export function read(field, entry) {
 
 function number(field, text) {
   const value = Number(text);
-  const is_whole = field.kind !== "integer" || Number.isSafeInteger(value);
+  const is_whole = field.kind !== "integer" || Number.isInteger(value);
   if (!Number.isFinite(value) || !is_whole) {
     return { problem: `${field.name}: expected ${field.kind === "integer" ? "a whole number" : "a number"}` };
   }
+  if (!Number.isSafeInteger(value) && Number.isInteger(value) && !(is_possible && /^-?[1-9]\d*$/.test(text))) {
+    return { problem: `${field.name}: a number this large has to be written in digits alone` };
+  }
   if (field.min !== undefined && value < field.min) return { problem: `${field.name}: at least ${field.min}` };
   if (field.max !== undefined && value > field.max) return { problem: `${field.name}: at most ${field.max}` };
-  return { value };
+  return { value: JSON_NUMBER.test(text) ? parse(text) : value };
 }
 
 function missing(field) {

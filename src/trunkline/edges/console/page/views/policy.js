@@ -3,6 +3,7 @@
 import { get, part, post } from "../api.js";
 import { visible } from "../danger.js";
 import { fill, h } from "../dom.js";
+import { parse } from "../exact.js";
 import { conditionText, pretty } from "../format.js";
 import { doing, empty, facts, heading, labelled, stateTag, table, trouble } from "../parts.js";
 import { on, state } from "../store.js";
@@ -71,7 +72,7 @@ function whatIf(parameters, signal) {
     event.preventDefault();
     doing(ask, async () => {
       const body = { caller: caller.value.trim(), tool_id: tool.value.trim() };
-      if (input.value.trim()) body.input = JSON.parse(input.value);
+      if (input.value.trim()) body.input = parse(input.value);
       fill(answer, verdict(await post("/v1/policy/check", body, { signal })));
     });
   };
