@@ -23,7 +23,7 @@ from trunkline.cli.numbers import WholeNumber
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.output_files import refuse_existing, with_force, with_output, write_output
 from trunkline.cli.terminal import CommandFailed, file_failure, heading, note, printable, say, typed
-from trunkline.cli.times import FORMS, MOMENT
+from trunkline.cli.times import FORMS, MOMENT, check_range
 from trunkline.cli.watch import sentence
 from trunkline.errors import LedgerCorrupt, LedgerError, LedgerNotCopied
 
@@ -37,7 +37,8 @@ _AT: Final = re.compile(rb'"at":(\d+)')
 
 
 @click.group()
-def ledger() -> None:
+@shared
+def ledger(_: CommandSettings) -> None:
     """The record: verify, anchor, copy, show, export. It is read from its file; no exchange needs to run."""
 
 
@@ -328,6 +329,7 @@ def export(
 
     if sum((correlation is not None, everything, since is not None or until is not None)) != 1:
         raise click.UsageError("give one of --correlation, --all, and a time range (--since, --until)")
+    check_range(since, until, "--since and --until")
     if correlation is None and form != "entries":
         raise click.UsageError(f"a {form} is of one conversation: give --correlation")
     if output is not None:

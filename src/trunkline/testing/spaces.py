@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 
@@ -29,6 +28,7 @@ from trunkline.edges.spaces.store import Space, SpacesFolder
 from trunkline.effects import Deliver
 from trunkline.errors import WorkspaceError
 from trunkline.model import Principal
+from trunkline.testing.memory import NOWHERE
 from trunkline.testing.web import Web, WebAnswer
 from trunkline.testing.witness import SpaceRun, Witness
 from trunkline.workspace.folder import Workspace
@@ -52,14 +52,13 @@ class SpacesInMemory(SpacesFolder):
     """The spaces of a simulation, in the place of a folder of them."""
 
     def __init__(self, workspaces: Sequence[SimulatedWorkspace]) -> None:
-        super().__init__(Path("/nowhere"))
+        super().__init__(NOWHERE)
         self._workspaces = workspaces
 
     def load(self) -> list[Space]:
         """All of them."""
-        nowhere = Path("/nowhere")
         return [
-            Space(each.name, each.preset, make_policy(each.preset), Workspace(nowhere, -1, 0, 0), nowhere)
+            Space(each.name, each.preset, make_policy(each.preset), Workspace(NOWHERE, -1, 0, 0), NOWHERE)
             for each in self._workspaces
         ]
 
