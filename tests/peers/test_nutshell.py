@@ -280,6 +280,23 @@ async def test_its_wallet_takes_what_we_write(nutshell: Nutshell, write: object)
     assert any("Received 14 sat" in line for line in nutshell.wallet("receive", write(Token(mint.url, "sat", new))))
 
 
+async def test_its_wallet_receives_the_token_that_we_send_and_we_what_it_sends(nutshell: Nutshell) -> None:
+    rail = CashuRail(MintClient(nutshell.url), PAYER_SECRET, Purse(), lambda _purse: None, time.time, chance)
+    assert await rail.receive(nutshell.token("32")) == 31  # the mint's fee
+    assert await rail.receive(nutshell.token("16", "--legacy")) == 15
+    await rail.make_token("ours", 21)
+    [sent] = rail.purse.sent
+    assert sent.amount == 21
+    text = write_token(Token(nutshell.url, "sat", sent.proofs))
+    assert text.startswith("cashuB")
+    await rail.forget_spent()
+    assert rail.purse.sent == (sent,)
+    assert any("Received 20 sat" in line for line in nutshell.wallet("receive", text))
+    await rail.forget_spent()
+    assert rail.purse.sent == ()
+    assert rail.purse.amount == 31 + 15 - 21 - 1
+
+
 async def test_a_payment_from_an_invoice_to_its_proof_goes_through_its_mint(nutshell: Nutshell) -> None:
     kept: list[Purse] = []
 

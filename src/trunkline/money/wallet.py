@@ -162,6 +162,32 @@ class Ecash(Struct, frozen=True, tag="ecash", tag_field="step"):
     at_ms: int
 
 
+class TokenSent(Struct, frozen=True, tag="token_sent", tag_field="step"):
+    """Ecash that was made into a token to be given away; the token itself is where the other ecash is."""
+
+    name: str
+    mint: str
+    sats: int
+    at_ms: int
+
+
+class TokenOver(Struct, frozen=True, tag="token_over", tag_field="step"):
+    """Somebody has received such a token, or it was taken back."""
+
+    name: str
+    mint: str
+    sats: int
+    at_ms: int
+
+
+class TokenReceived(Struct, frozen=True, tag="token_received", tag_field="step"):
+    """Ecash that somebody gave us as a token."""
+
+    mint: str
+    sats: int
+    at_ms: int
+
+
 class Over(Struct, frozen=True):
     """A payment that is over, as it is remembered."""
 
@@ -229,9 +255,13 @@ class Carried(Struct, frozen=True, tag="carried", tag_field="step"):
     funded: int
     ended: tuple[Ended, ...] = ()
     ecash: tuple[Ecash, ...] = ()
+    tokens: tuple[TokenSent, ...] = ()
 
 
-Step = Opened | Funded | Held | Released | Refunded | Moved | Receipted | Sent | Settled | Ecash | Carried
+Step = (
+    Opened | Funded | Held | Released | Refunded | Moved | Receipted | Sent | Settled | Ecash | TokenSent | TokenOver
+    | TokenReceived | Carried
+)  # fmt: skip
 encode: Final = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder(Step).decode
 
@@ -272,6 +302,8 @@ class Wallet:
         self.paid: dict[str, Paid] = {}
         # By mint.
         self.ecash: dict[str, Ecash] = {}
+        # Tokens that were made and not received yet, by name.
+        self.tokens: dict[str, TokenSent] = {}
         self.funded = 0
 
     @property
@@ -383,8 +415,16 @@ class Wallet:
                 self._settled(step)
             case Ecash():
                 self.ecash[step.mint] = step
+            case TokenSent() | TokenOver():
+                self._token(step)
             case Carried():
                 self._carry(step)
+
+    def _token(self, step: TokenSent | TokenOver) -> None:
+        if isinstance(step, TokenSent):
+            self.tokens[step.name] = step
+        else:
+            self.tokens.pop(step.name, None)
 
     def _released(self, step: Released) -> None:
         held = self.held.pop(step.payment_hash, None)
@@ -443,6 +483,7 @@ class Wallet:
             dict(self.balances), dict(self.clients), tuple(self.held.values()), tuple(self.unreceipted.values()),
             (), tuple(self.spent.values()), dict(self.paid), self.funded,
             tuple(Ended(*msgspec.structs.astuple(one)) for one in self.over.values()), tuple(self.ecash.values()),
+            tuple(self.tokens.values()),
         )  # fmt: skip
 
     def _carry(self, step: Carried) -> None:
@@ -456,3 +497,4 @@ class Wallet:
         self.spent = {one.payment_hash: one for one in step.spent}
         self.paid, self.funded = dict(step.paid), step.funded
         self.ecash = {one.mint: one for one in step.ecash}
+        self.tokens = {one.name: one for one in step.tokens}
