@@ -32,6 +32,7 @@ from trunkline.edges.nostr.events import Draft, Event
 from trunkline.edges.nostr.jobs_agent import GATHER_S, RemoteJobs
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.messages import Provenance, Status
+from trunkline.edges.nostr.names import WALLET_AGENT
 from trunkline.edges.nostr.offer import Offer
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.provider import Provider
@@ -40,7 +41,7 @@ from trunkline.edges.nostr.remote_tools import tool_id
 from trunkline.edges.nostr.session import Filter
 from trunkline.edges.nostr.settling import Settling, is_open
 from trunkline.edges.nostr.till import Till
-from trunkline.edges.nostr.wallet_agent import AGENT, WalletAgent
+from trunkline.edges.nostr.wallet_agent import WalletAgent
 from trunkline.edges.nostr.wallet_service import WalletService
 from trunkline.entries import CallSettled
 from trunkline.events import CancelRequested
@@ -90,7 +91,7 @@ class House:
             feed, SETTINGS.wallet, self.payments, till, partial(is_open, views), wallet_signer.public, (), None,
             lambda: "ws://relay", Background(feed), given.process, "0", given.entropy,
         )  # fmt: skip
-        feed.guard(AGENT, self.wallet_agent.guard)
+        feed.guard(WALLET_AGENT, self.wallet_agent.guard)
         self.tool = exchange.attach("com.example.echo", tool)
         self.finished: set[int] = set()
         self.provider = Provider(feed, views, SETTINGS, US, Offer(exchange.config, views), till, self._say)

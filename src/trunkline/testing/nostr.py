@@ -26,9 +26,10 @@ from trunkline.edges.nostr import messages
 from trunkline.edges.nostr.client import NEWEST_S, OLDEST_S
 from trunkline.edges.nostr.events import Event, signed
 from trunkline.edges.nostr.keys import Signer
+from trunkline.edges.nostr.names import EDGE
 from trunkline.edges.nostr.offer import Offer
 from trunkline.edges.nostr.payments import Payments
-from trunkline.edges.nostr.provider import ANSWERED, EDGE, PROCESS, TAKEN, Provider
+from trunkline.edges.nostr.provider import ANSWERED, PROCESS, TAKEN, Provider
 from trunkline.edges.nostr.receipting import Receipting
 from trunkline.edges.nostr.till import Till
 from trunkline.errors import LedgerError

@@ -44,7 +44,7 @@ from trunkline.money.cashu.purse import (
 from trunkline.money.cashu.requests import PaymentRequest, read_request
 from trunkline.money.cashu.spent import MAX_SPENT_CHARS, PROOF_CHARS, check_size, write_spent
 from trunkline.money.cashu.swaps import Output, outputs_of, split
-from trunkline.money.cashu.tokens import Proof, Token
+from trunkline.money.cashu.tokens import UNIT, Proof, Token
 from trunkline.money.rail import PaymentProof, Proven, RailFailed
 from trunkline.money.refusals import ProofRefused
 from trunkline.money.wallet import Held
@@ -56,7 +56,6 @@ LOCK_S: Final = 3 * 3600
 LEAST_LOCK_S: Final = 3600
 # Before a lock ends nothing is begun with it any more: clocks differ, and a swap takes its time.
 SPARE_S: Final = 60
-UNIT: Final = "sat"
 # Proofs that are swapped for fewer in one step: what every mint takes.
 SWAPPED_AT_ONCE: Final = 64
 # A secret with a lock: mints sign what they do not see, and some spend none that is longer. Ours have 400.

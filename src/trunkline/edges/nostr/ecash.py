@@ -31,10 +31,11 @@ from trunkline.config import NostrKinds
 from trunkline.edges.background import Background
 from trunkline.edges.exchange import Feed, Timer, Views
 from trunkline.edges.nostr import nutzaps
-from trunkline.edges.nostr.cashu_rail import UNIT, CashuRail
+from trunkline.edges.nostr.cashu_rail import CashuRail
 from trunkline.edges.nostr.events import Event, Tag, signed
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.mint_client import MintClient, NoAnswer
+from trunkline.edges.nostr.names import EDGE
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.purse_file import PurseFile
 from trunkline.edges.nostr.receipting import Receipting
@@ -48,7 +49,7 @@ from trunkline.money.cashu.locks import JOB_TAG, PAYMENT_TAG
 from trunkline.money.cashu.purse import MANY_PROOFS, Locked, Taken
 from trunkline.money.cashu.requests import PaymentRequest, read_request, write_request
 from trunkline.money.cashu.spent import spent_chars
-from trunkline.money.cashu.tokens import Token, read_token, write_token
+from trunkline.money.cashu.tokens import UNIT, Token, mint_name, read_token, write_token
 from trunkline.money.rail import Due, Proven, RailFailed, Way
 from trunkline.money.receipts import Issued
 from trunkline.money.refusals import ProofRefused
@@ -56,7 +57,6 @@ from trunkline.money.wallet import Held, Refused
 
 log = logging.getLogger("trunkline")
 
-EDGE: Final = "nostr"
 _LABEL: Final = b"trunkline ecash locks 1"
 # How often it is looked whether something is due, and how often a mint is asked what it signs with.
 LOOK_S: Final = 1.0
@@ -479,7 +479,7 @@ class Ecash:
             raise RailFailed(str(refused)) from None
 
     def _listed(self, mint: str) -> CashuRail:
-        rail = self.rails.get(mint.rstrip("/"))
+        rail = self.rails.get(mint_name(mint))
         if rail is None:
             listed = ", ".join(self.rails) or "none is"
             raise RailFailed(f"this mint is not listed in [nostr.wallet] mints ({listed})")

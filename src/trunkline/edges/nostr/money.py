@@ -18,12 +18,13 @@ from trunkline.edges.nostr import nip47
 from trunkline.edges.nostr.ecash import Ecash, files_of
 from trunkline.edges.nostr.events import Event
 from trunkline.edges.nostr.keys import Signer, kept_secret
+from trunkline.edges.nostr.names import WALLET_AGENT
 from trunkline.edges.nostr.nwc import OutsideWallet
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.receipting import Receipting
 from trunkline.edges.nostr.settling import Settling, is_open
 from trunkline.edges.nostr.till import Till
-from trunkline.edges.nostr.wallet_agent import AGENT, WalletAgent
+from trunkline.edges.nostr.wallet_agent import WalletAgent
 from trunkline.edges.nostr.wallet_service import WalletService
 from trunkline.edges.nostr.wallet_tokens import WalletTokens
 from trunkline.errors import ConfigError, SecretMissing
@@ -79,7 +80,7 @@ class Money:
     def prepare(self) -> None:
         """Before the record is taken up: budgets hold for what was asked before a restart."""
         self.payments.take_up()
-        self._feed.guard(AGENT, self.agent.guard)
+        self._feed.guard(WALLET_AGENT, self.agent.guard)
 
     async def start(self) -> None:
         """Offer the tools, go on with payments, and reach the wallet elsewhere."""

@@ -30,6 +30,7 @@ from trunkline.edges.nostr import keys, messages
 from trunkline.edges.nostr.events import Draft, Event, Tags, signed
 from trunkline.edges.nostr.keys import Signer, npub_of
 from trunkline.edges.nostr.messages import BadMessage, Encrypt, JobRequest, Provenance, Status
+from trunkline.edges.nostr.names import EDGE
 from trunkline.edges.nostr.offer import NotServed, Offer
 from trunkline.edges.nostr.pace import Pace
 from trunkline.edges.nostr.till import Paid, Priced, Till, Unpaid
@@ -42,7 +43,6 @@ from trunkline.money.quotes import KeyTaken, NoRoom
 
 log = logging.getLogger("trunkline")
 
-EDGE: Final = "nostr"
 PROCESS: Final = "nostr.job"
 CALL: Final = "call"
 TAKEN: Final = "taken"
@@ -199,7 +199,7 @@ class Provider:
             return
         if self._views.closed() is not None:
             return  # its relay has it, and the next start looks for it
-        if not self._pace.has_room(now):
+        if not self._pace.try_take(now):
             self._note("nostr.too_many", "requests of strangers came faster than they are looked at")
             return
         try:

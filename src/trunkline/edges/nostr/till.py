@@ -32,6 +32,7 @@ from trunkline.edges.nostr.embedded_rail import EmbeddedRail
 from trunkline.edges.nostr.events import Event, Tags, encoded
 from trunkline.edges.nostr.keys import npub_of
 from trunkline.edges.nostr.messages import BadMessage, JobRequest
+from trunkline.edges.nostr.names import EDGE
 from trunkline.edges.nostr.nutzap_queue import NutzapQueue
 from trunkline.edges.nostr.nutzaps import Nutzap, read_nutzap
 from trunkline.edges.nostr.payments import Invoiced, Payments
@@ -387,7 +388,7 @@ class Till:
                 return
 
     def _note(self, why: str) -> None:
-        self._feed.feed([Noticed("nostr.nutzap", "nostr", "", why)])
+        self._feed.feed([Noticed("nostr.nutzap", EDGE, "", why)])
 
     # -- the end of a job ----------------------------------------------------------------------------------------------
 

@@ -25,23 +25,24 @@ from trunkline.edges.exchange import Feed
 from trunkline.edges.nostr import wallet_tokens
 from trunkline.edges.nostr.ecash import Ecash
 from trunkline.edges.nostr.keys import npub_of
+from trunkline.edges.nostr.names import EDGE, PAY, WALLET_AGENT
 from trunkline.edges.nostr.payments import Invoiced, Payments
 from trunkline.edges.nostr.till import Till
 from trunkline.edges.nostr.wallet_tokens import WalletTokens
 from trunkline.edges.resident import Resident
+from trunkline.edges.waiting import stored
 from trunkline.effects import Cancel, Deliver
 from trunkline.events import CancelAcknowledged
 from trunkline.model import Decision, Fault, Now, ProcessIdentity, Status, ToolDefinition, Verdict, fault
 from trunkline.money import budget, demands, signed_events, wallet
 from trunkline.money.budget import BUDGET_RULE, UNTIED_RULE, Budget
+from trunkline.money.cashu.tokens import mint_name
 from trunkline.money.demands import Demand, NotADemand
 from trunkline.money.job_names import salt_of
 from trunkline.money.rail import MAX_MSATS, Msats, Payer, RailFailed, RailName, Way
 from trunkline.money.wallet import OWN, Held, Paid, Refused
 
-EDGE: Final = "nostr"
-AGENT: Final = "nostr.wallet"
-PAY, NEW, FUND, MINT = f"{AGENT}/pay", f"{AGENT}/new", f"{AGENT}/fund", f"{AGENT}/mint"
+NEW, FUND, MINT = f"{WALLET_AGENT}/new", f"{WALLET_AGENT}/fund", f"{WALLET_AGENT}/mint"
 NOBODY_KNOWS: Final = "nobody can say whether it was paid"
 # How long a payment without an end of its own is known after it was sent: longer than ecash is locked.
 OPEN_MS: Final = 4 * 3_600_000
@@ -104,7 +105,8 @@ def _schema(properties: dict[str, Any], required: tuple[str, ...]) -> Raw:
     return Raw(msgspec.json.encode(shape))
 
 
-# What ``Payment``, ``_New`` and ``_Fund`` want stands here, too: so the exchange says which part of an input is wrong.
+# What ``Payment``, ``_New``, ``_Fund`` and ``_Mint`` want stands here, too: so the exchange says which part of an input
+# is wrong.
 _MSATS: Final = {"type": "integer", "minimum": 1, "maximum": MAX_MSATS}
 _HEX32: Final = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _PAID_BEFORE: Final = {
@@ -217,11 +219,11 @@ class WalletAgent(Resident):
         entropy: Callable[[int], bytes],
         tokens: WalletTokens | None = None,
     ) -> None:
-        super().__init__(feed, EDGE, AGENT, version, process, entropy)
+        super().__init__(feed, EDGE, WALLET_AGENT, version, process, entropy)
         self._tokens = tokens
         self._budget = Budget(settings.max_msats_per_job, settings.max_msats_per_day)
         self._prepay = settings.prepay
-        self._mints = frozenset(mint.rstrip("/") for mint in settings.mints)
+        self._mints = frozenset(map(mint_name, settings.mints))
         self._payments = payments
         self._till = till
         self._is_open = is_open
@@ -253,7 +255,7 @@ class WalletAgent(Resident):
 
     def _misfit(self, payment: Payment) -> Verdict | None:
         """What a person would be shown wrongly is denied, and what does not name its job is always asked about."""
-        if payment.mint and payment.mint.rstrip("/") not in self._mints:
+        if payment.mint and mint_name(payment.mint) not in self._mints:
             return _denied("input", fault("tool.invalid_input", "mint: is not listed in [nostr.wallet] mints"))
         return _untied(payment)
 
@@ -338,13 +340,13 @@ class WalletAgent(Resident):
     def _hold(self, effect: Deliver, payment: Payment, invoiced: Invoiced, now: Now) -> None:
         payment_hash, order = invoiced.payment_hash, payment.job.order
 
-        def stored() -> None:
+        def is_held() -> None:
             self._done(effect, {"state": "held", "rail": "lightning", "payment_hash": payment_hash})
 
         if self._till.is_offer(payment_hash):
             # What is paid by hand is for no call whose verdict we know: the provider, who is ourselves, judges it.
             judge = "buyer" if order else "provider"
-            self._till.pay(payment_hash, OWN, judge, now, order=order, call_id=effect.call_id, then=stored)
+            self._till.pay(payment_hash, OWN, judge, now, order=order, call_id=effect.call_id, then=is_held)
             return
         if self._till.request_of(payment_hash):
             raise Refused("PAYMENT_FAILED", "the job of this invoice is not waiting for a payment")
@@ -367,7 +369,7 @@ class WalletAgent(Resident):
             order=order,
             call_id=effect.call_id,
         )
-        self._payments.hold(held, stored)
+        self._payments.hold(held, is_held)
 
     def _send(self, effect: Deliver, payment: Payment, demand: Demand, now: Now) -> None:
         """Have it paid at once. That it was sent counts from here on, and is on record before it is."""
@@ -393,17 +395,17 @@ class WalletAgent(Resident):
             order=payment.job.order,
             call_id=effect.call_id,
         )
-        way = Way(payment.mint.rstrip("/"), payment.fee_msats)
+        way = Way(mint_name(payment.mint), payment.fee_msats)
         payer.need_ready(wish, way)
         sent = wallet.Sent(
             wish.payment_hash, wish.provider, wish.msats, wish.job_hash, wish.order, wish.call_id, now.ms,
             demand.expires_s * 1000 or now.ms + OPEN_MS, way.fee_msats,
         )  # fmt: skip
 
-        def stored() -> None:
+        def send() -> None:
             self._background.spawn(self._sent(effect, wish, demand.rail, payer, way))
 
-        self._payments.take(self._payments.wallet.try_send(sent), stored)
+        self._payments.take(self._payments.wallet.try_send(sent), send)
 
     async def _sent(self, effect: Deliver, wish: Held, rail: RailName, payer: Payer, way: Way) -> None:
         """Pay, and wait for what is known of it."""
@@ -413,7 +415,8 @@ class WalletAgent(Resident):
             if failed.is_unknown:
                 self.finish(effect.call_id, Status.UNKNOWN, fault("tool.failed", failed.why))
                 return
-            await self._stored(wallet.Settled(wish.payment_hash))
+            self._payments.take(wallet.Settled(wish.payment_hash))
+            await stored(self._feed)
             self._failed(effect, fault("tool.failed", failed.why))
             return
         except BaseException:
@@ -423,7 +426,8 @@ class WalletAgent(Resident):
             raise
         told = {"state": "handed_over", "rail": rail, "payment_hash": wish.payment_hash}
         if preimage:
-            await self._stored(wallet.Settled(wish.payment_hash, preimage))
+            self._payments.take(wallet.Settled(wish.payment_hash, preimage))
+            await stored(self._feed)
             told |= {"state": "paid", "preimage": preimage}
         self._done(effect, told)
 
@@ -451,13 +455,6 @@ class WalletAgent(Resident):
             # What is on record of it is there before anybody is told.
             self._feed.when_stored(lambda: self._done(effect, told))
 
-    async def _stored(self, step: wallet.Step) -> None:
-        import asyncio
-
-        on_disk = asyncio.Event()
-        self._payments.take(step, on_disk.set)
-        await on_disk.wait()
-
     # -- words ---------------------------------------------------------------------------------------------------------
 
     def _done(self, effect: Deliver, told: dict[str, Any]) -> None:
@@ -468,7 +465,7 @@ class WalletAgent(Resident):
 
 
 def _denied(rule: str, problem: Fault) -> Verdict:
-    return Verdict(Decision.DENY, rule, problem.message, AGENT, problem)
+    return Verdict(Decision.DENY, rule, problem.message, WALLET_AGENT, problem)
 
 
 def _untied(payment: Payment) -> Verdict | None:
@@ -481,14 +478,14 @@ def _untied(payment: Payment) -> Verdict | None:
         return _denied("input", fault("tool.invalid_input", "invoice: is for another job"))
     if payment.invoice_names_job not in {None, bool(demand.names_job)}:
         return _denied("input", fault("tool.invalid_input", "invoice_names_job: is not what the invoice says"))
-    if (payment.mint.rstrip("/") not in demand.mints) if demand.rail == "cashu" else bool(payment.mint):
+    if (mint_name(payment.mint) not in demand.mints) if demand.rail == "cashu" else bool(payment.mint):
         return _denied("input", fault("tool.invalid_input", "mint: is none whose ecash the invoice asks for"))
     if demand.rail != "cashu" and payment.fee_msats:
         return _denied("input", fault("tool.invalid_input", "fee_msats: is what a mint takes, and there is none"))
     if demand.rail == "cashu" and demand.names_job is None:
         return _denied("input", fault("tool.invalid_input", "invoice: names no job, so no receipt of it would hold"))
     reason = "the invoice does not say which job it is for: only the payee's word ties it to this one"
-    return None if demand.names_job else Verdict(Decision.ASK, UNTIED_RULE, reason, AGENT)
+    return None if demand.names_job else Verdict(Decision.ASK, UNTIED_RULE, reason, WALLET_AGENT)
 
 
 def _need_asked(payment: Payment) -> None:

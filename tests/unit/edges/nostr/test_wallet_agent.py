@@ -17,11 +17,12 @@ from trunkline.config import Config, Nostr, NostrWallet
 from trunkline.edges.background import Background
 from trunkline.edges.nostr import events, messages
 from trunkline.edges.nostr.messages import Status
+from trunkline.edges.nostr.names import PAY, WALLET_AGENT
 from trunkline.edges.nostr.payments import Invoiced
 from trunkline.edges.nostr.receipting import Receipting
 from trunkline.edges.nostr.settling import is_open
 from trunkline.edges.nostr.till import Priced, Till
-from trunkline.edges.nostr.wallet_agent import AGENT, PAY, WalletAgent
+from trunkline.edges.nostr.wallet_agent import WalletAgent
 from trunkline.entries import CallRefused
 from trunkline.events import CancelRequested
 from trunkline.jobs import embedding
@@ -59,7 +60,7 @@ class Shop:
             () if outside is None else (outside,), None, lambda: "ws://relay", Background(given.feed), given.process,
             "0", given.entropy,
         )  # fmt: skip
-        given.feed.guard(AGENT, self.agent.guard)
+        given.feed.guard(WALLET_AGENT, self.agent.guard)
         self.agent.arrive()
         if is_new:
             self.payments.take(wallet.Opened("seller", "key"))
