@@ -21,6 +21,8 @@ from trunkline.money.rail import MAX_MSATS
 PROCESS: Final = "money.wallet"
 # The exchange's own money: what it earns as a provider and spends as a buyer.
 OWN: Final = "exchange"
+# In the place of an account: whoever pays or is paid without one here.
+OUTSIDE: Final = "outside"
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 MAX_ACCOUNTS: Final = 10_000
 HOUR_MS: Final = 3_600_000

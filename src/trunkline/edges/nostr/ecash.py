@@ -39,9 +39,8 @@ from trunkline.edges.nostr.names import EDGE
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.purse_file import PurseFile
 from trunkline.edges.nostr.receipting import Receipting
-from trunkline.edges.nostr.settling import to_be_paid
+from trunkline.edges.nostr.settling import is_right
 from trunkline.events import Noticed
-from trunkline.model import Status
 from trunkline.money import demands, signed_events, wallet
 from trunkline.money.bech32 import public_of
 from trunkline.money.cashu import proof
@@ -346,10 +345,10 @@ class Ecash:
             await rail.reclaim(locked, standing.unspent)
             locked = next(one for one in rail.purse.locked if one.held.payment_hash == name)
         if standing.proven is not None:
-            is_right = call is not None and call.status is Status.SUCCEEDED and held.provider in to_be_paid(call.output)
-            if not is_right:
+            is_earned = is_right(call, held.provider)
+            if not is_earned:
                 self._notice(held, "it was redeemed for a job that has no result that counts")
-            if not is_right or self._receipting.known(name, held.job_hash) is not None:
+            if not is_earned or self._receipting.known(name, held.job_hash) is not None:
                 self._settled(rail, locked, locked.amount)
                 return
             self._issuing.add(name)

@@ -71,13 +71,11 @@ def demanded(
         raise BadDemand("it asks for another amount than its invoice")
     if bid is not None and msats > bid:
         raise BadDemand(f"it asks for {msats} msats, and {bid} are bid")
-    if demand.names_job is False:
-        raise BadDemand("its invoice is for another job")
     if demand.rail == "cashu" and not mint:
         why = "of other mints than [nostr.wallet] mints lists" if wallet.prepay else "and prepay = true is not set"
         raise BadDemand(f"it wants ecash, {why}")
-    if demand.rail == "cashu" and demand.names_job is None:
-        raise BadDemand("its request for ecash names no job, so no receipt of it would hold")
+    if misfit := demands.problem(demand, Way(mint, way.fee_msats)):
+        raise BadDemand(f"its {' '.join(misfit)}")
     return Paying(
         msats,
         text,

@@ -24,13 +24,13 @@ from trunkline.edges.nostr.orders import EndPayments, Prepaid
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.receipting import Receipting
 from trunkline.events import ProcessStepped
-from trunkline.model import Now, Status
+from trunkline.model import CallView, Now, Status
 from trunkline.money import demands, lightning
 from trunkline.money.demands import NotADemand
 from trunkline.money.job_names import with_salt
 from trunkline.money.rail import Way
 from trunkline.money.receipts import Issued
-from trunkline.money.wallet import Held, Paid
+from trunkline.money.wallet import OUTSIDE, Held, Paid
 
 NOT_RIGHT: Final = "the result was not found right"
 
@@ -113,8 +113,8 @@ class Settling:
             return
         held = Held(
             payment_hash=payment.payment_hash,
-            payer="outside",
-            payee="outside",
+            payer=OUTSIDE,
+            payee=OUTSIDE,
             msats=payment.msats,
             invoice=payment.invoice,
             asked=payment.asked,
@@ -200,7 +200,7 @@ class Settling:
         call = self._views.call(held.order) if held.order else None
         if call is not None and not call.status.is_outcome:
             return
-        if call is not None and call.status is Status.SUCCEEDED and held.provider in to_be_paid(call.output):
+        if is_right(call, held.provider):
             self._release(held)
         else:
             self._payments.refund(held.payment_hash, "the job has no result that counts", now)
@@ -219,9 +219,9 @@ class _Output(Struct, frozen=True):
     verification: _Verdict = _Verdict()
 
 
-def to_be_paid(output: Raw | None) -> tuple[str, ...]:
-    """The providers, npubs, that a job's outcome on record says are to be paid."""
-    return _verdict(output).to_be_paid
+def is_right(call: CallView | None, provider: str) -> bool:
+    """Whether the outcome of a job, as it is on record, says that this provider, an npub, is to be paid."""
+    return call is not None and call.status is Status.SUCCEEDED and provider in _verdict(call.output).to_be_paid
 
 
 def _verdict(output: Raw | None) -> _Verdict:

@@ -47,7 +47,7 @@ from trunkline.money.quotes import NoRoom, Prices, Quoted, Quotes, QuoteState
 from trunkline.money.rail import Due, Payee, Proven, Quote, RailFailed
 from trunkline.money.receipts import Issued
 from trunkline.money.refusals import ProofRefused
-from trunkline.money.wallet import OWN, Held, Over, Refused
+from trunkline.money.wallet import OUTSIDE, OWN, Held, Over, Refused
 
 log = logging.getLogger("trunkline")
 
@@ -55,8 +55,6 @@ log = logging.getLogger("trunkline")
 LOOK_S: Final = 5.0
 # What an amount and a receipt add to a result, without what it was paid by and proofs of ecash.
 RECEIPT_BYTES: Final = 4096
-# Who paid in ecash, on record: the payer has no account here.
-ECASH: Final = "ecash"
 RESTARTED: Final = "the exchange was started anew before the job began"
 
 
@@ -364,7 +362,7 @@ class Till:
         held = self._held(offer, offer.asked, self._feed.now())
         ecash.take(
             msgspec.structs.replace(
-                held, payment_hash=payment_hash, payer=ECASH, msats=due.amount_msats, invoice=due.request
+                held, payment_hash=payment_hash, payer=OUTSIDE, msats=due.amount_msats, invoice=due.request
             ),
             zap.token,
         )

@@ -40,7 +40,7 @@ from trunkline.money.cashu.tokens import mint_name
 from trunkline.money.demands import Demand, NotADemand
 from trunkline.money.job_names import salt_of
 from trunkline.money.rail import MAX_MSATS, Msats, Payer, RailFailed, RailName, Way
-from trunkline.money.wallet import OWN, Held, Paid, Refused
+from trunkline.money.wallet import OUTSIDE, OWN, Held, Paid, Refused
 
 NEW, FUND, MINT = f"{WALLET_AGENT}/new", f"{WALLET_AGENT}/fund", f"{WALLET_AGENT}/mint"
 NOBODY_KNOWS: Final = "nobody can say whether it was paid"
@@ -83,6 +83,31 @@ class Payment(Struct, frozen=True, forbid_unknown_fields=True):
     mint: Annotated[str, Meta(max_length=2048)] = ""
     # The most that this mint may take for it, beside the amount.
     fee_msats: Annotated[int, Meta(ge=0, le=MAX_MSATS)] = 0
+
+    @property
+    def way(self) -> Way:
+        """How it is to be paid."""
+        return Way(mint_name(self.mint), self.fee_msats)
+
+    def held(self, payment_hash: str, call_id: str, now: Now, payee: str = OUTSIDE, quote_id: str = "") -> Held:
+        """The exchange's own money for it, on its way to this account, or to somebody without one."""
+        return Held(
+            payment_hash=payment_hash,
+            payer=OWN,
+            payee=payee,
+            msats=self.amount_msats,
+            invoice=self.invoice,
+            asked=self.asked,
+            quote_id=quote_id,
+            request_id=self.job.request_id,
+            schema_id=self.job.schema_id,
+            job_hash=self.job.job_hash,
+            provider=self.payee,
+            at_ms=now.ms,
+            judge="buyer",
+            order=self.job.order,
+            call_id=call_id,
+        )
 
 
 class _New(Struct, frozen=True, forbid_unknown_fields=True):
@@ -249,15 +274,27 @@ class WalletAgent(Resident):
             return _denied("input", fault("tool.invalid_input"))
         problem = self._beyond_budget(payment, self._feed.now())
         if problem is None:
-            return self._misfit(payment)
+            return self._unfit(payment)
         too_much = self._too_much(payment, self._feed.now())
         return msgspec.structs.replace(_denied(BUDGET_RULE, problem), for_record=too_much)
 
-    def _misfit(self, payment: Payment) -> Verdict | None:
-        """What a person would be shown wrongly is denied, and what does not name its job is always asked about."""
-        if payment.mint and mint_name(payment.mint) not in self._mints:
-            return _denied("input", fault("tool.invalid_input", "mint: is not listed in [nostr.wallet] mints"))
-        return _untied(payment)
+    def _unfit(self, payment: Payment) -> Verdict | None:
+        """What a person would be shown wrongly is denied; an invoice that does not say which job it is for is always
+        asked about.
+        """
+        if payment.mint and payment.way.mint not in self._mints:
+            return _denied_input("mint", "is not listed in [nostr.wallet] mints")
+        try:
+            demand = demands.read(payment.invoice, payment.job.job_hash, salt_of(bytes(payment.asked)))
+        except NotADemand:
+            return None  # it is refused when it is to be paid, with the reason
+        misfit = demands.problem(demand, payment.way)
+        if misfit is not None:
+            return _denied_input(*misfit)
+        if payment.invoice_names_job not in {None, bool(demand.names_job)}:
+            return _denied_input("invoice_names_job", "is not what the invoice says")
+        reason = "the invoice does not say which job it is for: only the payee's word ties it to this one"
+        return None if demand.names_job else Verdict(Decision.ASK, UNTIED_RULE, reason, WALLET_AGENT)
 
     def _too_much(self, payment: Payment, now: Now) -> str:
         """The amount, the limit and the setting; empty if so much may be paid."""
@@ -352,23 +389,7 @@ class WalletAgent(Resident):
             raise Refused("PAYMENT_FAILED", "the job of this invoice is not waiting for a payment")
         if not order:
             raise Refused("PAYMENT_FAILED", "no call waits for this job (order), so nobody would say when it is paid")
-        held = Held(
-            payment_hash=payment_hash,
-            payer=OWN,
-            payee=invoiced.payee,
-            msats=invoiced.msats,
-            invoice=payment.invoice,
-            asked=payment.asked,
-            quote_id=invoiced.quote_id,
-            request_id=payment.job.request_id,
-            schema_id=payment.job.schema_id,
-            job_hash=payment.job.job_hash,
-            provider=payment.payee,
-            at_ms=now.ms,
-            judge="buyer",
-            order=order,
-            call_id=effect.call_id,
-        )
+        held = payment.held(payment_hash, effect.call_id, now, invoiced.payee, invoiced.quote_id)
         self._payments.hold(held, is_held)
 
     def _send(self, effect: Deliver, payment: Payment, demand: Demand, now: Now) -> None:
@@ -378,24 +399,7 @@ class WalletAgent(Resident):
             raise Refused("PAYMENT_FAILED", _NO_WAY[demand.rail])
         if not self._prepay:
             raise Refused("PAYMENT_FAILED", _NO_PREPAY[demand.rail])
-        wish = Held(
-            payment_hash=demand.payment_hash,
-            payer=OWN,
-            payee=payment.payee,
-            msats=payment.amount_msats,
-            invoice=payment.invoice,
-            asked=payment.asked,
-            quote_id="",
-            request_id=payment.job.request_id,
-            schema_id=payment.job.schema_id,
-            job_hash=payment.job.job_hash,
-            provider=payment.payee,
-            at_ms=now.ms,
-            judge="buyer",
-            order=payment.job.order,
-            call_id=effect.call_id,
-        )
-        way = Way(mint_name(payment.mint), payment.fee_msats)
+        wish, way = payment.held(demand.payment_hash, effect.call_id, now), payment.way
         payer.need_ready(wish, way)
         sent = wallet.Sent(
             wish.payment_hash, wish.provider, wish.msats, wish.job_hash, wish.order, wish.call_id, now.ms,
@@ -468,24 +472,8 @@ def _denied(rule: str, problem: Fault) -> Verdict:
     return Verdict(Decision.DENY, rule, problem.message, WALLET_AGENT, problem)
 
 
-def _untied(payment: Payment) -> Verdict | None:
-    """Nobody but a person lets an invoice through that does not say which job it is for."""
-    try:
-        demand = demands.read(payment.invoice, payment.job.job_hash, salt_of(bytes(payment.asked)))
-    except NotADemand:
-        return None  # it is refused when it is to be paid, with the reason
-    if demand.names_job is False:
-        return _denied("input", fault("tool.invalid_input", "invoice: is for another job"))
-    if payment.invoice_names_job not in {None, bool(demand.names_job)}:
-        return _denied("input", fault("tool.invalid_input", "invoice_names_job: is not what the invoice says"))
-    if (mint_name(payment.mint) not in demand.mints) if demand.rail == "cashu" else bool(payment.mint):
-        return _denied("input", fault("tool.invalid_input", "mint: is none whose ecash the invoice asks for"))
-    if demand.rail != "cashu" and payment.fee_msats:
-        return _denied("input", fault("tool.invalid_input", "fee_msats: is what a mint takes, and there is none"))
-    if demand.rail == "cashu" and demand.names_job is None:
-        return _denied("input", fault("tool.invalid_input", "invoice: names no job, so no receipt of it would hold"))
-    reason = "the invoice does not say which job it is for: only the payee's word ties it to this one"
-    return None if demand.names_job else Verdict(Decision.ASK, UNTIED_RULE, reason, WALLET_AGENT)
+def _denied_input(part: str, why: str) -> Verdict:
+    return _denied("input", fault("tool.invalid_input", f"{part}: {why}"))
 
 
 def _need_asked(payment: Payment) -> None:

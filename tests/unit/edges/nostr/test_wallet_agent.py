@@ -397,6 +397,7 @@ def test_what_is_paid_by_hand_for_a_job_done_here_is_judged_by_who_does_it() -> 
         ({"about": "sha256:" + "0" * 64}, "for another job"),
         ({"invoice_names_job": False}, "not what the invoice says"),
         ({"about": "lunch", "invoice_names_job": True}, "not what the invoice says"),
+        ({"fee_msats": 1}, "what a mint takes, and there is none"),
         ({"paid_before": {"count": 1, "msats": 500}}, "and no more"),
         ({"amount_msats": 10**9}, "max_msats_per_job"),
         ({"amount_msats": "500"}, "amount_msats"),
@@ -499,7 +500,7 @@ def ecash_wish(shop: Shop, sats: int = 13, **changes: Any) -> dict[str, Any]:
 async def test_ecash_is_handed_over_once_counts_at_once_and_is_not_yet_paid() -> None:
     purse = Purse()
     shop = Shop(outside=purse, prepay=True, mints=(MINT,))
-    made = shop.market.exchange.call(PAY, ecash_wish(shop))
+    made = shop.market.exchange.call(PAY, ecash_wish(shop, mint=f"{MINT}/"))
     await turns()
     assert made.output["state"] == "handed_over"
     assert (made.output["rail"], purse.paid[0].msats) == ("cashu", 13_000)
