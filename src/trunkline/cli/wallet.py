@@ -1,5 +1,4 @@
-"""``trunkline wallet``: accounts of the embedded wallet: make one, fund it, see what it has and what happened; and
-ecash, sent to others and received from them as tokens.
+"""``trunkline wallet``: accounts of the embedded wallet, what they have and what happened; ecash sent and received.
 
 The secret of a new account is made here, goes to no exchange and is shown this once: the exchange gets its public key.
 A token goes to the exchange and comes from it sealed with the wallet's key of the home. ``balance`` and ``history`` are

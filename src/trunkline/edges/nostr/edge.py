@@ -106,7 +106,7 @@ class NostrEdge(RunningEdge):
         # Also that nothing is offered: relays may still have what was said before.
         self._announcer.start()
         self.money.service.start(self._given.feed.now())
-        if self.money.ecash.rails:
+        if self.money.ecash.at_mints:
             self.client.subscribe(NUTZAPS, self._nutzaps, self._nutzapped)
             self.client.say(self.money.ecash.info(self.client.relays, int(self._given.feed.now().wall)))
         await self.money.start()

@@ -47,6 +47,11 @@ def nutzap_draft(token: Token, payee: str, request_id: str, request_kind: int, *
     return Draft(NUTZAP, "", (*proofs, ("unit", token.unit), ("u", token.mint), *about), created_at)
 
 
+def is_for(event: Event, public: str) -> bool:
+    """Whether an event is a nutzap for the holder of this key; a relay may send what nobody asked for."""
+    return event.kind == NUTZAP and event.value("p") == public
+
+
 def read_nutzap(event: Event) -> Nutzap:
     """What this event hands over; ``BadMessage`` if it is no nutzap. Whether it is worth anything is not looked at."""
     if event.kind != NUTZAP:

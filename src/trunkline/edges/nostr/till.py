@@ -27,14 +27,15 @@ from msgspec import Struct
 from trunkline.config import Nostr
 from trunkline.edges.background import Background
 from trunkline.edges.exchange import Feed, Timer
-from trunkline.edges.nostr.ecash import Ecash, is_nutzap_due
+from trunkline.edges.nostr import nutzaps
+from trunkline.edges.nostr.ecash import Ecash
 from trunkline.edges.nostr.embedded_rail import EmbeddedRail
 from trunkline.edges.nostr.events import Event, Tags, encoded
 from trunkline.edges.nostr.keys import npub_of
 from trunkline.edges.nostr.messages import BadMessage, JobRequest
 from trunkline.edges.nostr.names import EDGE
 from trunkline.edges.nostr.nutzap_queue import NutzapQueue
-from trunkline.edges.nostr.nutzaps import Nutzap, read_nutzap
+from trunkline.edges.nostr.nutzaps import Nutzap
 from trunkline.edges.nostr.payments import Invoiced, Payments
 from trunkline.edges.nostr.receipting import Receipting
 from trunkline.events import Noticed
@@ -69,8 +70,8 @@ SHOWN_ID_CHARS: Final = 8
 NOT_HAD: Final = "the ecash for it could not be redeemed"
 
 
-class Paid(Struct, frozen=True):
-    """A job that was paid: what its result says of it."""
+class Earned(Struct, frozen=True):
+    """What a job brought: what its result says of that."""
 
     msats: int
     invoice: str
@@ -298,10 +299,10 @@ class Till:
 
     def nutzapped(self, event: Event) -> None:
         """Somebody hands ecash over to us (NIP-61): for a job that waits for it, it is looked at."""
-        if self._ecash is None or self._background is None or not is_nutzap_due(event, self._public):
+        if self._ecash is None or self._background is None or not nutzaps.is_for(event, self._public):
             return
         try:
-            zap = read_nutzap(event)
+            zap = nutzaps.read_nutzap(event)
         except BadMessage as error:
             self._note(str(error))
             return
@@ -408,7 +409,7 @@ class Till:
         return RECEIPT_BYTES + len(held.invoice) + (0 if self._ecash is None else self._ecash.proof_chars(held))
 
     def settle(
-        self, request_id: str, problem: str, done: Callable[[Paid | Unpaid | None], None], call_id: str = ""
+        self, request_id: str, problem: str, done: Callable[[Earned | Unpaid | None], None], call_id: str = ""
     ) -> None:
         """A job has ended: release what is held for it if there is no problem, else refund it. ``call_id`` is its call,
         which the receipt is about; a job that was never called has a problem.
@@ -425,9 +426,9 @@ class Till:
             return
         done(None)
 
-    def _release(self, rail: Payee, held: Held, call_id: str, done: Callable[[Paid | Unpaid | None], None]) -> None:
+    def _release(self, rail: Payee, held: Held, call_id: str, done: Callable[[Earned | Unpaid | None], None]) -> None:
         def issued(receipt: Issued | None) -> None:
-            done(Paid(held.msats, held.invoice, receipt))
+            done(Earned(held.msats, held.invoice, receipt))
 
         # A crash came between the receipt and the result: the embedded wallet knows that by itself.
         known = self._receipting.known(held.payment_hash, held.job_hash) if rail is self._ecash else None
@@ -451,14 +452,14 @@ class Till:
         for rail, held in self._held_on(request_id):
             rail.forget(held)
 
-    def paid_before(self, request_id: str, job_hash: str) -> Paid | None:
+    def paid_before(self, request_id: str, job_hash: str) -> Earned | None:
         """A job whose payment and receipt are on record: a crash came before its result was told."""
         for over in self._payments.wallet.over.values():
             if not over.preimage:
                 continue
             issued = self._receipting.known(over.payment_hash, job_hash)
             if issued is not None and f'"session_id":"{request_id}"'.encode() in bytes(issued.receipt):
-                return Paid(over.msats, issued.request, issued)
+                return Earned(over.msats, issued.request, issued)
         return None
 
     def take_up(self, is_taken: Callable[[str], bool]) -> None:

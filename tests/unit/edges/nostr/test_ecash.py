@@ -21,9 +21,10 @@ from tests.unit.money.paid import JOB_HASH, NPUB, signed_event
 from trunkline.config import Nostr, NostrKinds, NostrWallet
 from trunkline.edges.background import Background
 from trunkline.edges.nostr import nutzaps
-from trunkline.edges.nostr.cashu_rail import LOCK_S, CashuRail
-from trunkline.edges.nostr.ecash import LAST_AGAIN_S, TERMS_S, Ecash, files_of
+from trunkline.edges.nostr.cashu_rail import LOCK_S, AtMint
+from trunkline.edges.nostr.ecash import KEYSET_S, Ecash, files_of
 from trunkline.edges.nostr.events import Event
+from trunkline.edges.nostr.later import FIRST_AGAIN_S, LAST_AGAIN_S
 from trunkline.edges.nostr.mint_client import MintClient
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.receipting import Receipting
@@ -110,7 +111,7 @@ async def server() -> AsyncIterator[MintServer]:
 @pytest.fixture
 async def house(server: MintServer, tmp_path: Path) -> AsyncIterator[House]:
     found = House(server, tmp_path)
-    await found.until(lambda: found.ecash.rails[server.url].terms is not None)
+    await found.until(lambda: found.ecash.at_mints[server.url].keyset is not None)
     await found.funded()
     yield found
     found.ecash.stop()
@@ -118,13 +119,13 @@ async def house(server: MintServer, tmp_path: Path) -> AsyncIterator[House]:
     found.exchange.close()
 
 
-def payee(server: MintServer) -> CashuRail:
-    return CashuRail(MintClient(server.url), PAYEE_SECRET, Purse(), lambda _purse: None, server.wall, os.urandom)
+def payee(server: MintServer) -> AtMint:
+    return AtMint(MintClient(server.url), PAYEE_SECRET, Purse(), lambda _purse: None, server.wall, os.urandom)
 
 
 async def wanted(server: MintServer, amount: int = 13, **changed: Any) -> Held:
     rail = payee(server)
-    await rail.look()
+    await rail.learn_keyset()
     usual = {"mints": (server.url,), "tags": ((JOB_TAG, JOB_HASH),)}
     request = write_request(PaymentRequest(amount, "sat", key=rail.key.hex(), **(usual | changed)))
     asked = signed_event([("amount", str(amount * 1000), request), rail.keyset_tag()])
@@ -192,7 +193,7 @@ async def test_a_payee_who_redeems_a_part_holds_up_nothing_and_is_recorded_with_
     second = await paid(house, server, 20)
     house.exchange.advance(LOCK_S + 61)
     await house.until(lambda: house.money() == (FUNDED - 2, 0))
-    await house.until(lambda: not house.ecash.rails[server.url].purse.locked)
+    await house.until(lambda: not house.ecash.at_mints[server.url].purse.locked)
     own = house.payments.wallet
     assert own.paid == {NPUB: wallet.Paid(1, 2_000)}
     assert second.payment_hash not in own.spent
@@ -203,7 +204,9 @@ async def test_a_payee_who_redeems_a_part_holds_up_nothing_and_is_recorded_with_
 
 async def test_what_a_mint_does_not_say_of_one_payment_holds_up_no_other(house: House, server: MintServer) -> None:
     await paid(house, server, 3)
-    first = {hash_to_curve(one.secret.encode()).hex() for one in house.ecash.rails[server.url].purse.locked[0].proofs}
+    first = {
+        hash_to_curve(one.secret.encode()).hex() for one in house.ecash.at_mints[server.url].purse.locked[0].proofs
+    }
     await paid(house, server, 20)
 
     def fails(path: str, body: Any) -> None:
@@ -219,7 +222,7 @@ async def test_a_refund_whose_answer_was_lost_is_no_payment(house: House, server
     wish = await paid(house, server, 13)
     server.is_deaf.add("/v1/swap")
     house.exchange.advance(LOCK_S + 61)
-    await house.until(lambda: house.ecash.rails[server.url].purse.begun)
+    await house.until(lambda: house.ecash.at_mints[server.url].purse.begun)
     server.is_deaf.clear()
 
     def is_back() -> bool:
@@ -285,8 +288,8 @@ async def test_what_we_ask_for_is_in_whole_satoshis_for_our_key_and_names_the_jo
     request = read_request(due.request)
     assert (due.amount_msats, request.amount, request.mints) == (13_000, 13, (server.url,))
     assert request.job_hash == JOB_HASH
-    assert request.key == house.ecash.rails[server.url].key.hex()
-    assert house.ecash.keyset_tags(due.request) == (house.ecash.rails[server.url].keyset_tag(),)
+    assert request.key == house.ecash.at_mints[server.url].key.hex()
+    assert house.ecash.keyset_tags(due.request) == (house.ecash.at_mints[server.url].keyset_tag(),)
     info = house.ecash.info(["ws://x"], 5)
     assert (info.kind, info.value("mint"), info.value("pubkey")) == (10_019, server.url, request.key)
 
@@ -295,7 +298,7 @@ async def test_a_mint_that_does_not_answer_is_left_alone_for_a_while_and_asked_f
     house: House, server: MintServer
 ) -> None:
     server.instead["/v1/info"] = (200, b'{"nuts":{}}')
-    house.exchange.advance(TERMS_S + 1)
+    house.exchange.advance(KEYSET_S + 1)
     await house.until(lambda: house.ecash.asking(13_000, OURS.npub, JOB_HASH, "id") is None)
     with pytest.raises(RailFailed, match="NUT"):
         await house.ecash.pay(await wanted_of(server), Way(server.url))
@@ -306,6 +309,27 @@ async def test_a_mint_that_does_not_answer_is_left_alone_for_a_while_and_asked_f
     server.instead.clear()
     house.exchange.advance(LAST_AGAIN_S + 1)
     await house.until(lambda: house.ecash.asking(13_000, OURS.npub, JOB_HASH, "id") is not None)
+
+
+async def test_a_verdict_has_payments_looked_at_at_once_and_nothing_else_sooner(
+    house: House, server: MintServer
+) -> None:
+    await house.ecash.send("name", 13_000)
+    await house.ecash.fund(server.url, 5_000)
+    await paid(house, server, 20)
+    house.exchange.advance(FIRST_AGAIN_S + 1)
+    await house.until(lambda: not house.ecash._is_looking)
+    for _ in range(3):
+        server.asked.clear()
+        house.ecash.look_soon()
+        await house.until(lambda: not house.ecash._is_looking)
+        # Not what the mint signs with, whether its invoice was paid, or whether somebody has received the token.
+        assert server.asked == ["/v1/checkstate"]
+    server.asked.clear()
+    house.exchange.advance(LAST_AGAIN_S + 1)
+    await house.until(lambda: not house.ecash._is_looking)
+    assert sum(path == "/v1/checkstate" for path in server.asked) == 2
+    assert [path for path in server.asked if path.startswith("/v1/mint/quote")]
 
 
 async def wanted_of(server: MintServer) -> Held:
@@ -347,7 +371,7 @@ async def test_a_token_that_is_sent_stands_in_the_history_until_it_was_received_
 
 
 async def test_what_the_record_says_of_tokens_is_mended_at_the_next_start(house: House, server: MintServer) -> None:
-    rail = house.ecash.rails[server.url]
+    rail = house.ecash.at_mints[server.url]
     await rail.make_token("killed", 13)  # before it was told to the record
     await house.background.stop()
     house.ecash.stop()
@@ -417,5 +441,5 @@ async def test_calls_that_take_ecash_out_and_in_have_nothing_on_record_that_coul
     unknown = (await called("send", {"msats": 2_000})).outcome
     assert (unknown.status, "wallet send --again" in str(unknown.fault)) == (Status.UNKNOWN, True)
     recorded = b"".join(msgspec.json.encode(entry) for entry in exchange.log)
-    secrets = [one.secret for one in (*read_token(token).proofs, *house.ecash.rails[server.url].purse.proofs)]
+    secrets = [one.secret for one in (*read_token(token).proofs, *house.ecash.at_mints[server.url].purse.proofs)]
     assert [secret for secret in (token, *secrets) if secret.encode() in recorded] == []
