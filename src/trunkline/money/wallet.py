@@ -237,6 +237,9 @@ class Spent(Struct, frozen=True):
     expires_ms: int = 0
     # What a mint took for it, beside what the payee has.
     fee_msats: int = 0
+    # The call that paid it, and what proves that it was paid at once.
+    call_id: str = ""
+    preimage: str = ""
 
 
 class Paid(Struct, frozen=True):
@@ -413,7 +416,7 @@ class Wallet:
                 self._spend(
                     Spent(
                         step.payment_hash, step.provider, step.msats, step.at_ms, step.order, step.expires_ms,
-                        step.fee_msats,
+                        step.fee_msats, step.call_id,
                     )
                 )  # fmt: skip
             case Settled():
@@ -453,8 +456,8 @@ class Wallet:
     def _settled(self, step: Settled) -> None:
         spent = self.spent.get(step.payment_hash)
         if spent is not None and step.preimage:
-            if step.msats:
-                spent = self.spent[step.payment_hash] = msgspec.structs.replace(spent, msats=step.msats)
+            msats = step.msats or spent.msats
+            spent = self.spent[step.payment_hash] = msgspec.structs.replace(spent, msats=msats, preimage=step.preimage)
             self._count(spent.provider, spent.msats)
         elif not step.preimage:
             self.spent.pop(step.payment_hash, None)

@@ -303,7 +303,8 @@ class Buyer:
         request.state, request.due, request.is_silent = "working", order.deadline, False
         held_by = self._lookups.held_by(paying.payment_hash, order.call_id)
         if held_by:
-            paying.state, paying.call_id, paying.is_prepaid = "done", held_by, bool(paying.mint)
+            paying.preimage = "" if paying.mint else self._lookups.preimage_of(paying.payment_hash)
+            paying.state, paying.call_id, paying.is_prepaid = "done", held_by, bool(paying.mint or paying.preimage)
             self._wait_for_paid(order, request, now)
         elif order.is_late and self._made(order, paying) is None:
             paying.state, paying.why = "over", "the time of the job was over"

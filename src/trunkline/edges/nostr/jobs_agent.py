@@ -74,7 +74,10 @@ class Ending(Protocol):
         """What a provider, an npub, was paid before."""
 
     def held_by(self, payment_hash: str, order: str) -> str:
-        """The call that had the money of an invoice held for an order; empty if none did."""
+        """The call that had the money of an invoice held, handed over or paid for an order; empty if none did."""
+
+    def preimage_of(self, payment_hash: str) -> str:
+        """What proves that an invoice was paid at once; empty if that is not known."""
 
     def way(self, text: str) -> Way | None:
         """How what somebody asks to be paid by would be paid with the money that is here; None if it cannot be."""
@@ -113,7 +116,7 @@ class RemoteJobs(Resident):
         self._settling = settling
         lookups = Lookups(
             self._steps, partial(is_open, views), views.denied, self._made_by, settling.paid_before, settling.held_by,
-            settling.way,
+            settling.preimage_of, settling.way,
         )  # fmt: skip
         self.buyer = Buyer(settings, signer, self.book, self.records, lookups, entropy, chance)
         self._alarm = Alarm(feed, self.buyer.wake_at, self._wake)

@@ -28,7 +28,10 @@ class Lookups(Struct, frozen=True):
     made_by: Callable[[str, str], CallView | None]
     # What somebody, an npub, was paid before.
     paid_before: Callable[[str], Paid]
-    # The call that had the money of an invoice held for an order, by the payment hash and the order; empty if none did.
+    # The call that had the money of an invoice held, handed over or paid for an order, by the payment hash and the
+    # order; empty if none did.
     held_by: Callable[[str, str], str]
+    # What proves that an invoice was paid at once, by the payment hash; empty if that is not known.
+    preimage_of: Callable[[str], str]
     # How what somebody asks to be paid by would be paid with the money that is here; None if it cannot be.
     way: Callable[[str], Way | None]

@@ -211,7 +211,7 @@ def pay_answered(paying: Paying, answer: Answer) -> None:
         paying.state, paying.why = "over", why_not_paid(answer)
         paying.is_unknown = answer.status is Status.UNKNOWN
         return
-    made = made_of(answer.output)
+    made = _made(answer.output)
     paying.state, paying.preimage, paying.is_prepaid = "done", made.preimage, made.state in PREPAID
 
 
@@ -230,16 +230,15 @@ def why_not_paid(answer: Answer) -> str:
     return (f"unknown: {why}" if answer.status is Status.UNKNOWN else why)[:MAX_REASON_CHARS]
 
 
-class Made(Struct):
+class _Made(Struct):
     """What the wallet says of a payment; a preimage only if it was made at once."""
 
     state: str = ""
     preimage: str = ""
 
 
-def made_of(output: Raw | None) -> Made:
-    """What the output of a payment's call says."""
+def _made(output: Raw | None) -> _Made:
     try:
-        return msgspec.json.decode(bytes(output or b"{}"), type=Made)
+        return msgspec.json.decode(bytes(output or b"{}"), type=_Made)
     except msgspec.DecodeError:
-        return Made()
+        return _Made()

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from trunkline.edges.exchange import Feed, Views
-from trunkline.edges.nostr import order_calls, order_record
+from trunkline.edges.nostr import order_record
 from trunkline.edges.nostr.events import encoded
 from trunkline.edges.nostr.keys import npub_of
 from trunkline.edges.nostr.order_record import PROCESS, RECEIPTED
@@ -143,15 +143,14 @@ class Settling:
         prepaid = []
         for one in payments:
             provider = npub_of(asked[one.request])
-            made = self._views.keyed(call.caller, order_calls.pay_key(order, one.payment_hash))
-            preimage = "" if made is None else order_calls.made_of(made.output).preimage
-            if made is None or not preimage or provider not in found.to_be_paid:
+            preimage = "" if one.mint else self.preimage_of(one.payment_hash)
+            if not preimage or provider not in found.to_be_paid:
                 continue
             prepaid.append(
                 Prepaid(
                     payment_hash=one.payment_hash,
                     order=order,
-                    call_id=made.call_id,
+                    call_id=self.held_by(one.payment_hash, order),
                     request_id=one.request,
                     schema_id=call.tool_id.partition("/")[2],
                     job_hash=found.job_hash,
@@ -169,11 +168,19 @@ class Settling:
         return self._payments.wallet.paid.get(provider, Paid())
 
     def held_by(self, payment_hash: str, order: str) -> str:
-        """The call that had this money held, or handed over, for an order; empty if none did."""
+        """The call that had this money held, handed over or paid for an order; empty if none did."""
         held = self._payments.wallet.held.get(payment_hash)
         if held is not None and held.order == order:
             return held.call_id
+        spent = self._payments.wallet.spent.get(payment_hash)
+        if spent is not None and spent.order == order and spent.preimage:
+            return spent.call_id
         return "" if self._ecash is None else self._ecash.paid_by(payment_hash, order)
+
+    def preimage_of(self, payment_hash: str) -> str:
+        """What proves that an invoice was paid at once by a wallet elsewhere; empty if that is not known."""
+        spent = self._payments.wallet.spent.get(payment_hash)
+        return "" if spent is None else spent.preimage
 
     def way(self, text: str) -> Way | None:
         """How what somebody asks to be paid by would be paid with the money that is here; None if it cannot be."""

@@ -19,6 +19,7 @@ from trunkline.edges.nostr.messages import Status
 from trunkline.edges.nostr.order_record import CATCH_UP_S, PROCESS
 from trunkline.edges.nostr.orders import DEFAULT_S
 from trunkline.edges.nostr.settling import Settling
+from trunkline.edges.nostr.wallet_agent import WalletAgent
 from trunkline.entries import CallAccepted, CallSettled
 from trunkline.ledger import receipts as on_record
 from trunkline.ledger import wallets
@@ -232,6 +233,29 @@ async def test_what_a_wallet_elsewhere_paid_before_a_stop_has_its_receipt_though
     [receipt] = story.shop.receipts()
     assert (receipt["session_id"], receipt["prepaid"]) == (call_id, True)
     assert len(story.elsewhere.paid) == 1
+
+
+@pytest.mark.parametrize("has_result", [True, False])
+async def test_a_stop_between_a_payment_and_the_outcome_of_its_call_leaves_it_paid(
+    has_result: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story()
+    with monkeypatch.context() as killed:
+        killed.setattr(WalletAgent, "_done", lambda *_: None)
+        call_id = (await _paid_elsewhere(story)).call_id
+    request = story.shop.market.request_to(ANNA)
+    story.restart()
+    story.exchange.advance(7)
+    await turns()
+    assert not story.settled(call_id)
+    if has_result:
+        story.shop.market.answer(ANNA, GOOD, request=request)
+        [receipt] = story.shop.receipts()
+        assert (receipt["session_id"], receipt["prepaid"]) == (call_id, True)
+    else:
+        story.exchange.advance(DEFAULT_S)
+        assert "500 msats were paid for it first" in str(story.settled(call_id)[0].fault)
+    assert len(story.settled(call_id)) == len(story.elsewhere.paid) == 1
 
 
 @pytest.mark.parametrize("starts", [1, 2])
