@@ -14,16 +14,18 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from random import Random
-from typing import Final
+from typing import Final, Never
 
 from coincurve import PrivateKey
 from msgspec import Raw
 
 from trunkline import canonical
 from trunkline.config import Config, Nostr
+from trunkline.edges.background import Background
 from trunkline.edges.edge import RunningEdge, Surroundings
 from trunkline.edges.nostr import messages
 from trunkline.edges.nostr.client import NEWEST_S, OLDEST_S
+from trunkline.edges.nostr.ecash import Ecash
 from trunkline.edges.nostr.events import Event, signed
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.names import EDGE
@@ -170,6 +172,24 @@ def is_of_now(event: Event, wall: float) -> bool:
     return -NEWEST_S <= wall - event.created_at <= OLDEST_S
 
 
+def ecash_without_mints(given: Surroundings, payments: Payments) -> Ecash:
+    """Ecash where no mint is listed: nobody pays with it or is paid in it."""
+
+    def nobody(*_given: object) -> Never:
+        raise AssertionError("without mints nothing is told and no purse is read")
+
+    return Ecash(
+        given.feed, given.views, (), SETTINGS.kinds, Signer(bytes(31) + b"\x01"), given.key, payments,
+        Receipting(given.feed, given.views, payments), Background(given.feed), nobody, nobody, given.entropy,
+    )  # fmt: skip
+
+
+def till_of(given: Surroundings, settings: Nostr, signer: Signer, payments: Payments) -> Till:
+    """A till that takes what the embedded wallet holds, and no ecash."""
+    receipting, ecash = Receipting(given.feed, given.views, payments), ecash_without_mints(given, payments)
+    return Till(given.feed, settings, signer.public, payments, receipting, ecash, Background(given.feed))
+
+
 class JobsOnRelay(RunningEdge):
     """OpenAgents over Nostr, whose one relay is that of the simulation."""
 
@@ -178,7 +198,7 @@ class JobsOnRelay(RunningEdge):
         self._users = users
         self._loop: asyncio.AbstractEventLoop | None = None
         payments = Payments(given.feed, given.views, given.key)
-        till = Till(given.feed, SETTINGS, users.signer.public, payments, Receipting(given.feed, given.views, payments))
+        till = till_of(given, SETTINGS, users.signer, payments)
         offer = Offer(Config(nostr=SETTINGS), given.views)
         self._provider = Provider(given.feed, given.views, SETTINGS, users.signer, offer, till, self._say)
 

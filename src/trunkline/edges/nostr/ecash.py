@@ -406,6 +406,10 @@ class Ecash:
     def _taken(self) -> list[tuple[AtMint, Taken]]:
         return [(at_mint, taken) for at_mint in self.at_mints.values() for taken in at_mint.purse.taken]
 
+    def receipt_of(self, held: Held) -> Issued | None:
+        """Its receipt, if a crash came between that and the result."""
+        return self._receipting.known(held.payment_hash, held.job_hash)
+
     def proof_chars(self, held: Held) -> int:
         """How much of a receipt of this the proofs will be."""
         found = (one for _, one in self._taken() if one.held.payment_hash == held.payment_hash)

@@ -57,9 +57,7 @@ class HandedOver(Protocol):
 class Settling:
     """Ends payments of ours."""
 
-    def __init__(
-        self, feed: Feed, views: Views, payments: Payments, receipting: Receipting, ecash: HandedOver | None = None
-    ) -> None:
+    def __init__(self, feed: Feed, views: Views, payments: Payments, receipting: Receipting, ecash: HandedOver) -> None:
         self._ecash = ecash
         self._feed = feed
         self._views = views
@@ -81,9 +79,8 @@ class Settling:
                 self._feed.when_stored(partial(self._release, held))
             else:
                 self._payments.refund(held.payment_hash, payments.reasons.get(held.provider, NOT_RIGHT), now)
-        if self._ecash is not None:
-            # By the outcome on record, which is there before it is looked at.
-            self._feed.when_stored(self._ecash.look_soon)
+        # By the outcome on record, which is there before it is looked at.
+        self._feed.when_stored(self._ecash.look_soon)
 
     def _held_for(self, order: str) -> list[Held]:
         wallet = self._payments.wallet
@@ -175,7 +172,7 @@ class Settling:
         spent = self._payments.wallet.spent.get(payment_hash)
         if spent is not None and spent.order == order and spent.preimage:
             return spent.call_id
-        return "" if self._ecash is None else self._ecash.paid_by(payment_hash, order)
+        return self._ecash.paid_by(payment_hash, order)
 
     def preimage_of(self, payment_hash: str) -> str:
         """What proves that an invoice was paid at once by a wallet elsewhere; empty if that is not known."""
@@ -185,7 +182,7 @@ class Settling:
     def way(self, text: str) -> Way | None:
         """How what somebody asks to be paid by would be paid with the money that is here; None if it cannot be."""
         if demands.is_ecash(text):
-            return None if self._ecash is None else self._ecash.way(text)
+            return self._ecash.way(text)
         try:
             return Way() if demands.read(text, "").node == self._payments.node else None
         except NotADemand:

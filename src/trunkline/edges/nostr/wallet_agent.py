@@ -236,7 +236,7 @@ class WalletAgent(Resident):
         is_open: Callable[[str], bool],
         public: str,
         payers: Sequence[Payer],
-        ecash: Ecash | None,
+        ecash: Ecash,
         relay: Callable[[], str],
         background: Background,
         process: ProcessIdentity,
@@ -438,8 +438,6 @@ class WalletAgent(Resident):
     async def _mint(self, effect: Deliver, wish: _Mint) -> None:
         """Have a mint write an invoice. Nothing is lost if that is never paid."""
         try:
-            if self._ecash is None:
-                raise RailFailed("no mint is listed in [nostr.wallet] mints")
             invoice, expires_s = await self._ecash.fund(wish.mint, wish.msats)
         except RailFailed as failed:
             self._failed(effect, fault("tool.failed", failed.why))

@@ -28,7 +28,6 @@ from trunkline.edges.nostr.later import FIRST_AGAIN_S, LAST_AGAIN_S
 from trunkline.edges.nostr.mint_client import MintClient
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.receipting import Receipting
-from trunkline.edges.nostr.till import Till
 from trunkline.edges.nostr.wallet_agent import WalletAgent
 from trunkline.edges.nostr.wallet_tokens import WalletTokens
 from trunkline.ledger import wallets
@@ -45,6 +44,7 @@ from trunkline.money.rail import RailFailed, Way
 from trunkline.money.refusals import ProofRefused
 from trunkline.money.wallet import Held, Refused
 from trunkline.testing.memory import MadeCall, MemoryExchange
+from trunkline.testing.nostr import till_of
 
 FUNDED = 100
 
@@ -411,7 +411,7 @@ async def test_calls_that_take_ecash_out_and_in_have_nothing_on_record_that_coul
 ) -> None:
     exchange = house.exchange
     given = exchange.surroundings()
-    till = Till(given.feed, Nostr(), OURS.public, house.payments, Receipting(given.feed, given.views, house.payments))
+    till = till_of(given, Nostr(), OURS, house.payments)
     agent = WalletAgent(
         given.feed, NostrWallet(), house.payments, till, lambda _: True, "", (), house.ecash, lambda: "",
         house.background, given.process, "0", os.urandom, WalletTokens(house.ecash, WALLET_SECRET, os.urandom),

@@ -19,9 +19,8 @@ from trunkline.edges.nostr import events, messages
 from trunkline.edges.nostr.messages import Status
 from trunkline.edges.nostr.names import PAY, WALLET_AGENT
 from trunkline.edges.nostr.payments import Invoiced
-from trunkline.edges.nostr.receipting import Receipting
 from trunkline.edges.nostr.settling import is_open
-from trunkline.edges.nostr.till import Priced, Till
+from trunkline.edges.nostr.till import Priced
 from trunkline.edges.nostr.wallet_agent import WalletAgent
 from trunkline.entries import CallRefused
 from trunkline.events import CancelRequested
@@ -36,6 +35,7 @@ from trunkline.money.cashu.requests import PaymentRequest, write_request
 from trunkline.money.rail import RailFailed, Way
 from trunkline.money.wallet import Held
 from trunkline.testing.memory import ANY_OBJECT, BOSS, MadeCall, MemoryExchange
+from trunkline.testing.nostr import ecash_without_mints, till_of
 
 FUNDED = 10_000
 ANNA = PROVIDERS[0]
@@ -53,11 +53,11 @@ class Shop:
         self.market = market or Market(exchange=exchange)
         given = self.market.exchange.surroundings()
         self.payments = self.market.payments
-        receipting = Receipting(given.feed, given.views, self.payments)
-        self.till = Till(given.feed, self.market.settings, ANNA.public, self.payments, receipting)
+        self.till = till_of(given, self.market.settings, ANNA, self.payments)
+        ecash = ecash_without_mints(given, self.payments)
         self.agent = WalletAgent(
             given.feed, NostrWallet(**settings), self.payments, self.till, partial(is_open, given.views), "",
-            () if outside is None else (outside,), None, lambda: "ws://relay", Background(given.feed), given.process,
+            () if outside is None else (outside,), ecash, lambda: "ws://relay", Background(given.feed), given.process,
             "0", given.entropy,
         )  # fmt: skip
         given.feed.guard(WALLET_AGENT, self.agent.guard)
