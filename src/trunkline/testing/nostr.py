@@ -1,8 +1,8 @@
 """Strangers on Nostr in a simulation: buyers, a relay that loses, repeats and reorders, and what must hold of jobs.
 
 Requests are signed events, and everything behind the client is the real edge (``edges.nostr.provider``): what is taken
-on, called once and answered once, and told again after a crash. Sockets, the relay's own process, encryption (its
-randomness is not ours), payments and buying are left out. ``breaches`` holds the record against what the relay heard.
+on, called once and answered once, and told again after a crash. Sockets, the relay's own process, encryption,
+payments and buying are left out. ``breaches`` holds the record against what the relay heard.
 
 Invariant: a buyer's request has a number that no other one has, so that no two are one event.
 """
@@ -16,7 +16,6 @@ from contextlib import suppress
 from random import Random
 from typing import Final, Never
 
-from coincurve import PrivateKey
 from msgspec import Raw
 
 from trunkline import canonical
@@ -52,18 +51,6 @@ LOSS: Final = 0.15
 AGAIN_S: Final = 3.0
 
 
-class RepeatableSigner(Signer):
-    """Signs without randomness of its own, so that a seed gives the same events again."""
-
-    def __init__(self, secret: bytes) -> None:
-        super().__init__(secret)
-        self._private = PrivateKey(secret)
-
-    def sign(self, event_id: str) -> str:
-        """The same signature whenever it is asked for."""
-        return self._private.sign_schnorr(bytes.fromhex(event_id), bytes(32)).hex()
-
-
 class NostrUsers:
     """The relay, and the buyers on it."""
 
@@ -72,8 +59,9 @@ class NostrUsers:
         self.rng = rng
         self.witness = witness
         self.left = left
-        self.signer = RepeatableSigner(rng.randbytes(32))
-        self._buyers = [RepeatableSigner(rng.randbytes(32)) for _ in range(BUYERS)]
+        # Without randomness of their own, so that a seed gives the same events again.
+        self.signer = Signer(rng.randbytes(32), bytes)
+        self._buyers = [Signer(rng.randbytes(32), bytes) for _ in range(BUYERS)]
         # What the relay has: requests and deletions in the order of their coming, each with its author.
         self.requests: dict[str, tuple[Event, Signer]] = {}
         self._deletions: list[Event] = []

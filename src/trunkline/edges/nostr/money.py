@@ -54,12 +54,12 @@ class Money:
         )  # fmt: skip
         self.till = Till(given.feed, settings, identity.public, self.payments, self.receipting, self.ecash, background)
         self.settling = Settling(given.feed, given.views, self.payments, self.receipting, self.ecash)
-        signer = Signer(secret)
+        signer = Signer(secret, given.entropy)
         self.service = WalletService(given.feed, signer, self.payments, self.till, say)
         connection = connection_of(settings.wallet.connection, os.environ)
         if connection is not None:
             given.know_secret("nostr.wallet.connection", connection.secret)
-        self.outside = None if connection is None else OutsideWallet(given.feed, background, connection)
+        self.outside = None if connection is None else OutsideWallet(given.feed, background, connection, given.entropy)
         self.agent = WalletAgent(
             given.feed,
             settings.wallet,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -63,7 +64,7 @@ async def outside(*relays: ScriptedRelay) -> AsyncIterator[OutsideWallet]:
     clock = Clock()
     background = Background(clock)  # type: ignore[arg-type]
     urls = tuple(one.url for one in relays)
-    made = OutsideWallet(clock, background, Connection(WALLET.public, urls, "22" * 32))  # type: ignore[arg-type]
+    made = OutsideWallet(clock, background, Connection(WALLET.public, urls, "22" * 32), os.urandom)  # type: ignore[arg-type]
     made.start()
     try:
         yield made
