@@ -17,19 +17,22 @@ from tests.mints import MintServer
 from tests.unit.edges.nostr.kit import OURS
 from tests.unit.edges.nostr.market import WALLET_SECRET
 from tests.unit.money.cashu.toy_mint import PAYEE_SECRET, ToyMint
-from tests.unit.money.paid import JOB_HASH, NPUB, signed_event
+from tests.unit.money.paid import JOB_HASH, NPUB, job_locked, signed_event
 from trunkline.config import Nostr, NostrKinds, NostrWallet
 from trunkline.edges.background import Background
-from trunkline.edges.nostr import nutzaps
+from trunkline.edges.nostr import messages, nutzaps
 from trunkline.edges.nostr.cashu_rail import LOCK_S, AtMint
 from trunkline.edges.nostr.ecash import KEYSET_S, Ecash, files_of
-from trunkline.edges.nostr.events import Event
+from trunkline.edges.nostr.events import Draft, Event, signed
+from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.later import FIRST_AGAIN_S, LAST_AGAIN_S
 from trunkline.edges.nostr.mint_client import MintClient
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.receipting import Receipting
+from trunkline.edges.nostr.till import LOOK_S, Priced, Till
 from trunkline.edges.nostr.wallet_agent import WalletAgent
 from trunkline.edges.nostr.wallet_tokens import WalletTokens
+from trunkline.jobs.schemas import EMBEDDING
 from trunkline.ledger import wallets
 from trunkline.model import Status
 from trunkline.money import wallet
@@ -443,3 +446,35 @@ async def test_calls_that_take_ecash_out_and_in_have_nothing_on_record_that_coul
     recorded = b"".join(msgspec.json.encode(entry) for entry in exchange.log)
     secrets = [one.secret for one in (*read_token(token).proofs, *house.ecash.at_mints[server.url].purse.proofs)]
     assert [secret for secret in (token, *secrets) if secret.encode() in recorded] == []
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+async def test_a_till_that_is_stopped_looks_at_no_nutzap_and_no_quote_any_more(
+    house: House, server: MintServer, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
+) -> None:
+    monkeypatch.setattr("trunkline.edges.nostr.till.NUTZAPS_PER_MINUTE", 1)
+    given, buyer = house.exchange.surroundings(), Signer(bytes(31) + b"\x09")
+    receipting = Receipting(given.feed, given.views, house.payments)
+    till = Till(given.feed, Nostr(), OURS.public, house.payments, receipting, house.ecash, house.background)
+    now = house.exchange.now()
+    draft = messages.request_draft(NostrKinds(), EMBEDDING, Raw(b"{}"), JOB_HASH, created_at=int(now.wall), nonce="n")
+    request = messages.read_request(signed(draft, buyer))
+    price = till.quote(request, Priced(EMBEDDING, 13_000, JOB_HASH), now)
+    assert price is not None
+    till.asked(price.payment_hash, signed(Draft(7000, "", (("e", request.id),), int(now.wall)), OURS))
+    refused: list[str] = []
+    unpaid: list[str] = []
+    till.on_refused = lambda request_id, _why: refused.append(request_id)
+    till.on_unpaid = lambda request_id, _why: unpaid.append(request_id)
+    for number in range(2):  # of a mint that is not listed, so that none is asked
+        zap = nutzaps.nutzap_draft(job_locked(1), OURS.public, request.id, 5050, created_at=int(now.wall) + number)
+        till.nutzapped(signed(zap, buyer))
+    await house.until(lambda: refused)
+    assert refused == [request.id]
+    if is_stopped:
+        till.stop()
+    house.exchange.advance(61)
+    if not is_stopped:
+        await house.until(lambda: len(refused) == 2)
+    house.exchange.advance(Nostr().wallet.quote_s + LOOK_S)
+    assert (len(refused), unpaid) == ((1, []) if is_stopped else (2, [request.id]))
