@@ -29,7 +29,7 @@ from trunkline.edges.nostr.later import FIRST_AGAIN_S, LAST_AGAIN_S
 from trunkline.edges.nostr.mint_client import MintClient
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.receipting import Receipting
-from trunkline.edges.nostr.till import LOOK_S, Priced, Till
+from trunkline.edges.nostr.till import LOOK_S, RECEIPT_BYTES, Priced, Till
 from trunkline.edges.nostr.wallet_agent import WalletAgent
 from trunkline.edges.nostr.wallet_tokens import WalletTokens
 from trunkline.jobs.schemas import EMBEDDING
@@ -43,7 +43,7 @@ from trunkline.money.cashu.requests import PaymentRequest, read_request, write_r
 from trunkline.money.cashu.sealing import sealed, unsealed
 from trunkline.money.cashu.swaps import outputs_of
 from trunkline.money.cashu.tokens import Token, read_token, write_token
-from trunkline.money.rail import RailFailed, Way
+from trunkline.money.rail import PaymentProof, Proven, RailFailed, Way
 from trunkline.money.refusals import ProofRefused
 from trunkline.money.wallet import Held, Refused
 from trunkline.testing.memory import MadeCall, MemoryExchange
@@ -491,3 +491,25 @@ async def test_a_till_that_is_stopped_looks_at_no_nutzap_and_no_quote_any_more(
         await house.until(lambda: len(refused) == 2)
     house.exchange.advance(Nostr().wallet.quote_s + LOOK_S)
     assert (len(refused), unpaid) == ((1, []) if is_stopped else (2, [request.id]))
+
+
+async def test_ecash_whose_receipt_was_made_before_a_crash_is_told_with_that_receipt_and_not_redeemed_again(
+    house: House, server: MintServer
+) -> None:
+    given = house.exchange.surroundings()
+    receipting = Receipting(given.feed, given.views, house.payments)
+    held = msgspec.structs.replace(await wanted(server), payee="exchange", judge="provider")
+    house.ecash.take(held, Token(server.url, "sat", job_locked(1).proofs))
+    issued: list[Any] = []
+    proven = Proven("cashu", "asset", PaymentProof("cashu_proof", "x"), Raw(b"{}"))
+    receipting.issue(held, proven, held.request_id, issued.append)
+    house.exchange.advance(60)
+    assert issued[0] is not None
+    till = Till(given.feed, Nostr(), OURS.public, house.payments, receipting, house.ecash, house.background)
+    told: list[Any] = []
+    till.settle(held.request_id, "", told.append)
+    assert [(one.msats, one.receipt.receipt) for one in told] == [(held.msats, issued[0].receipt)]
+    # What its result may hold besides is counted with its proofs.
+    assert till.receipt_bytes(held.request_id) > RECEIPT_BYTES + len(held.invoice)
+    till.told(held.request_id)
+    assert till.receipt_bytes(held.request_id) == 0

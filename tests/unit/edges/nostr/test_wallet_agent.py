@@ -19,7 +19,7 @@ from trunkline.edges.nostr import events, messages
 from trunkline.edges.nostr.messages import Status
 from trunkline.edges.nostr.names import PAY, WALLET_AGENT
 from trunkline.edges.nostr.payments import Invoiced
-from trunkline.edges.nostr.settling import is_open
+from trunkline.edges.nostr.settling import is_open, is_right
 from trunkline.edges.nostr.till import Priced
 from trunkline.edges.nostr.wallet_agent import WalletAgent
 from trunkline.entries import CallRefused
@@ -108,6 +108,18 @@ def test_a_payment_is_approved_held_and_released_when_the_result_was_found_right
     [receipt] = shop.receipts()
     assert (receipt["provider_id"], receipt["session_id"]) == (ANNA.npub, call.call_id)
     assert receipt["approval_rule_id"] == "builtin-untrusted"
+
+
+def test_only_a_provider_whom_a_job_that_succeeded_names_is_right_by_its_record() -> None:
+    shop = Shop()
+    call = shop.market.call(EMBEDDING)
+    shop.market.answer(ANNA, GOOD)
+    made = shop.market.exchange.views.call(str(call.call_id))
+    assert made is not None
+    assert is_right(made, ANNA.npub)
+    assert not is_right(made, PROVIDERS[1].npub)
+    assert not is_right(msgspec.structs.replace(made, status=CallStatus.FAILED), ANNA.npub)
+    assert not is_right(None, ANNA.npub)
 
 
 @pytest.mark.parametrize("correlation", [None, "chat 1"])
