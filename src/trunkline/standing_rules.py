@@ -21,8 +21,9 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from trunkline.input_conditions import fulfilled, matches, written
-from trunkline.model import Circumstance, Decision, InputCondition, Question, Rule
+from trunkline.model import Circumstance, Decision, InputCondition, Rule
 from trunkline.rule_remarks import OF_THE_FILE, covers
+from trunkline.shown import Question
 
 _HEADER: Final = re.compile(r"^[ \t]*\[\[[ \t]*policy[ \t]*\.[ \t]*rule[ \t]*\]\]", re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""``trunkline wallet``: accounts of the embedded wallet, what they have and what happened; ecash sent and received.
+"""``trunkline wallet``: accounts of the embedded wallet, and ecash as tokens for others and from them.
 
 The secret of a new account is made here, goes to no exchange and is shown this once: the exchange gets its public key.
 A token goes to the exchange and comes from it sealed with the wallet's key of the home. ``balance`` and ``history`` are

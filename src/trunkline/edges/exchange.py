@@ -21,25 +21,8 @@ from trunkline.edges.edge import TokenKind
 from trunkline.effects import ToSession
 from trunkline.entries import ProcessStep
 from trunkline.events import Event
-from trunkline.model import (
-    NOBODY,
-    AgentView,
-    Behalf,
-    CallSearch,
-    CallView,
-    Fault,
-    Guard,
-    Now,
-    Peer,
-    Policy,
-    Principal,
-    Question,
-    Router,
-    SubscriptionView,
-    TokenView,
-    ToolView,
-    Verdict,
-)
+from trunkline.model import NOBODY, Behalf, Fault, Guard, Now, Peer, Policy, Principal, Router, Verdict
+from trunkline.shown import AgentView, CallSearch, CallView, Question, SubscriptionView, TokenView, ToolView
 from trunkline.standing_rules import StandingRule
 
 

@@ -19,7 +19,7 @@ from trunkline.edges.doors import Door
 from trunkline.edges.edge import Edge, EdgeOff, Launcher, RunningEdge, Surroundings, TokenKind
 from trunkline.edges.exchange import AgentAction, Feed, SignInAddress
 from trunkline.errors import ConfigError, InvariantBroken, LedgerError, where_raised
-from trunkline.model import AgentView
+from trunkline.shown import AgentView
 
 log = logging.getLogger("trunkline")
 T = TypeVar("T")

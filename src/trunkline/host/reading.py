@@ -26,21 +26,8 @@ from trunkline.hub.state import Call
 from trunkline.ledger import export, receipts
 from trunkline.ledger.reader import Reader, call_number
 from trunkline.ledger.search import Found
-from trunkline.model import (
-    NOBODY,
-    AgentView,
-    Behalf,
-    CallSearch,
-    CallView,
-    Fault,
-    LargeOutput,
-    Principal,
-    Question,
-    Status,
-    TokenView,
-    ToolView,
-    Verdict,
-)
+from trunkline.model import NOBODY, Behalf, Fault, LargeOutput, Principal, Status, Verdict
+from trunkline.shown import AgentView, CallSearch, CallView, Question, TokenView, ToolView
 
 # Pairs of a large output and its caller. Who is forgotten looks at his call again.
 MAX_LARGE: Final = 16_384

@@ -35,7 +35,6 @@ from trunkline.model import (
     Fault,
     Manifest,
     Now,
-    Question,
     ToolDefinition,
     agent_of,
     fault,
@@ -43,6 +42,7 @@ from trunkline.model import (
     stamp,
     tool_agent,
 )
+from trunkline.shown import Question
 
 # Decision 11: a person who is asked a hundred times stops reading.
 MAX_OPEN_BY_ONE: Final = 5

@@ -25,22 +25,18 @@ from trunkline.hub.registry import Agent, Tool
 from trunkline.hub.state import Call, Settled
 from trunkline.model import (
     EMPTY_OBJECT,
-    LISTED_OUTPUT_BYTES,
     NOBODY,
-    AgentView,
     Behalf,
-    CallView,
     Decision,
     LargeOutput,
     Now,
     Principal,
     Status,
-    TokenView,
-    ToolView,
     Verdict,
     fault,
     stamp,
 )
+from trunkline.shown import LISTED_OUTPUT_BYTES, AgentView, CallView, TokenView, ToolView
 from trunkline.trajectory.commands import failed_with
 
 # Calls in a row that ran out of time. Shown, not acted on: a caller with a short timeout must not shut others out.

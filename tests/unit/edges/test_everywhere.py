@@ -55,6 +55,16 @@ def covered_in(folder: str, using: str = "") -> set[str]:
     return read_as({word for file in files for word in file.stem.split("_")})
 
 
+def in_stories() -> set[str]:
+    """Edges that take part in ``simulate``, or have a seeded story of their own."""
+    return named_by(simulated) | {"trunkline"} | covered_in("tests/simulation")
+
+
+def with_rows_tried() -> set[str]:
+    """Edges for whose rules there are modules: `test_<protocol>_<subject>.py`."""
+    return read_as({file.stem.split("_")[1] for file in (ROOT / "tests" / "requirements").glob("test_*.py")})
+
+
 def folder_of(edge: Edge) -> str:
     return edge.make.__module__.split(".")[-2]
 
@@ -117,6 +127,8 @@ LISTS: dict[str, Callable[[], set[str]]] = {
     "tests/attack": lambda: covered_in("tests/attack"),
     "tests/attack: planted secrets": lambda: covered_in("tests/attack", using="tests.attack.secrets"),
     "tests/crash": lambda: covered_in("tests/crash"),
+    "tests/simulation": in_stories,
+    "tests/requirements": with_rows_tried,
     "tools/soak.py: JOBS": lambda: read_as({job.name for job in soak.JOBS}),
     "bench/__main__.py: SECTIONS": lambda: read_as(set(SECTIONS)),
     "tests/unit/edges/test_unapproved_definitions.py": without_words_of_tools,
@@ -133,12 +145,11 @@ ALONE = "it is fuzzed alone, in"
 PAGES = "it shows a person what the exchange says, over the door of HTTP, and takes his word as that does"
 OWN_AGENT = "its tools are those of an agent of the exchange itself, which any entrance calls"
 NOT_SIMULATED: dict[str, str] = {
-    "mcp": "its sessions are tried in tests/unit/edges/mcp",
+    "mcp": "its callers ask as those of `http` do; sessions and repeats are tried in tests/unit/edges/mcp",
     "mounts": "seeded stories of its own, in tests/simulation/test_mounts_story.py",
-    "console": PAGES,
-    "pylon": "it starts processes; its conversations are values, tried by seeds in tests/unit/edges/pylon",
     "trunkline": "events are simulated by trunkline/testing/topics.py, without their HTTP door",
 }
+IS_OURS = "it is our own protocol, without numbered rows of anybody's:"
 EXCEPTIONS: dict[str, dict[str, str]] = {
     "tests/fuzz/all_edges.py": {
         "mcp": f"{ALONE} tests/fuzz/mcp.py",
@@ -210,6 +221,17 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "trunkline": "part of the section `pieces`: bench/topics.py",
         "pylon": "the time of a request is codex's",
         "jobs": "the time of a job is the work's",
+    },
+    "tests/simulation": {
+        "mcp": "its callers ask as those of `http` do; sessions and repeats are tried in tests/unit/edges/mcp",
+    },
+    "tests/requirements": {
+        "mcp": "its rows are tied to tests in tests/unit/edges/mcp; its own suite runs against us: docs/conformance.md",
+        "mounts": "its protocol is that of `mcp`; servers of others answer it in tests/peers/test_mounts.py",
+        "console": f"{IS_OURS} docs/console.md, tried in tests/unit/edges/console",
+        "http": f"{IS_OURS} docs/http.md, held by tests/unit/edges/http/test_docs.py",
+        "trunkline": f"{IS_OURS} docs/topics.md, tried in tests/unit/edges/topics",
+        "jobs": "its rows are those of OpenAgents, which tests/requirements/test_openagents_nostr.py tries",
     },
     "docs/edges.md: ids": {
         "mounts": "its rows are those of `mcp`, and names of its tools those of all",

@@ -33,7 +33,8 @@ from trunkline.edges.unattended import Unattended
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, QUIET, REF, Item, Requests, ask
 from trunkline.effects import Answer, Progress, Wait
 from trunkline.events import CallRequested, CancelRequested
-from trunkline.model import NOBODY, CallView, Status, fault
+from trunkline.model import NOBODY, Status, fault
+from trunkline.shown import CallView
 
 # How often a call that was approved and runs is looked at for the one who made it again: at once, then less and less.
 LOOK_AFTER_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5)

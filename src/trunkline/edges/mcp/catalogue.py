@@ -26,7 +26,7 @@ from trunkline.edges.exchange import Views
 from trunkline.edges.framing.json_rpc import INVALID_PARAMS
 from trunkline.edges.mcp.messages import BadMessage, encode
 from trunkline.edges.mcp.names import shown_name
-from trunkline.model import ToolView
+from trunkline.shown import ToolView
 
 # Tools in one answer: with schemas of some KiB each it stays below a megabyte.
 PAGE_TOOLS: Final = 250

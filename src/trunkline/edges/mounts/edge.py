@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from trunkline.config import Config, McpServer
 from trunkline.edges.edge import Edge, RunningEdge, Surroundings
-from trunkline.model import AgentView
+from trunkline.shown import AgentView
 
 if TYPE_CHECKING:
     from trunkline.edges.doors import Door

@@ -32,7 +32,7 @@ from trunkline.edges.mounts.callback import CALLBACK_PATH
 from trunkline.edges.mounts.edge import NAME
 from trunkline.edges.mounts.oauth import Challenge, Client, Granted
 from trunkline.edges.mounts.sign_in_file import Kept, SignInFile
-from trunkline.edges.mounts.sign_in_requests import ask, is_public_place
+from trunkline.edges.mounts.sign_in_requests import ask, check_place, is_public_place
 from trunkline.error_words import in_words
 from trunkline.errors import ConfigError, SecretMissing, SignInRefused
 from trunkline.events import Noticed
@@ -246,6 +246,7 @@ class SigningIn:
         # Whom the operator named, or who is where the server is, may be on a private network.
         may_be_private = bool(wanted.issuer) or not await is_public_place(self._url)
         server = await self._authorization_server(issuer, may_be_private=may_be_private)
+        await check_place(server.authorization_endpoint, may_be_private=may_be_private)
         scope = oauth.scopes(wanted.scope, self._asked, described, server)
         kept = Kept(issuer, server.token_endpoint, resource, "", scope=scope)
         kept = await self._as_client(kept, server, redirect_uri, may_be_private=may_be_private)

@@ -145,13 +145,15 @@ def offer(
         definitions.append(read)
         bound[name] = Bound(messages.CALL_TOOL, tool.name, read.side_effects, places or ())
     has = {"resources": has_resources, "prompts": has_prompts}
+    # That they only read is a server's claim like any other: each is sent texts of a caller.
+    may_act = not server.trust_annotations
     for name, (kind, method, text, schema) in _LISTS.items():
         if has[kind]:
             tool_id = f"{server.agent_id}/{name}"
             definitions.append(
-                ToolDefinition(tool_id, text, Raw(encode(schema)), side_effects=False, capabilities=CANCELABLE)
+                ToolDefinition(tool_id, text, Raw(encode(schema)), side_effects=may_act, capabilities=CANCELABLE)
             )
-            bound[name] = Bound(method, side_effects=False)
+            bound[name] = Bound(method, side_effects=may_act)
     return Offer(tuple(definitions), tuple(rejected), bound)
 
 

@@ -20,7 +20,8 @@ from trunkline.edges.nostr.messages import Announcement, Capabilities, Capacity,
 from trunkline.edges.nostr.names import EDGE
 from trunkline.edges.nostr.offer import Offer
 from trunkline.edges.nostr.provider import Tally
-from trunkline.model import CallView, Now, Status
+from trunkline.model import Now, Status
+from trunkline.shown import CallView
 
 # The tag ``d``: of one provider the newest announcement of this name counts.
 NAME: Final = "trunkline"

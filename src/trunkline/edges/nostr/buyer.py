@@ -49,8 +49,9 @@ from trunkline.events import CallFinished, CallProgressed, CancelAcknowledged, N
 from trunkline.events import Event as Happened
 from trunkline.jobs.schemas import SANDBOX
 from trunkline.jobs.verification import MOST_MORE, JobVerdict
-from trunkline.model import CallView, Fault, Now, fault
+from trunkline.model import Fault, Now, fault
 from trunkline.model import Status as CallStatus
+from trunkline.shown import CallView
 
 # Right after a start announcements come in one by one.
 LOOK_S: Final = 5.0

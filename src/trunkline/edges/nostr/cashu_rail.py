@@ -1,4 +1,4 @@
-"""Ecash at one mint: locked to a payee, taken from a payer, redeemed, had back, bought, given away as a token or taken.
+"""Ecash at one mint: locked, taken, redeemed, had back, bought with Lightning, made into tokens and out of them.
 
 Owns the order of disk and mint in each step. Does not own what a token proves (``money.cashu``), the mint's words, or
 who is told (``ecash``). Nobody but the mint moves the money, so a crash takes nothing back: a swap that was begun is

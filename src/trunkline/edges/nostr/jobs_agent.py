@@ -37,9 +37,15 @@ from trunkline.effects import Answer, Cancel, Deliver, Reply, ToSession
 from trunkline.entries import ProcessStep
 from trunkline.events import Event as Happened
 from trunkline.events import Noticed
-from trunkline.model import CallView, Now, ProcessIdentity, Status, ToolDefinition
+from trunkline.model import (
+    Now,
+    ProcessIdentity,
+    Status,
+    ToolDefinition,
+)
 from trunkline.money.rail import Way
 from trunkline.money.wallet import Paid
+from trunkline.shown import CallView
 
 ANSWERS: Final = "answers"
 ANNOUNCEMENTS: Final = "announcements"

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from trunkline.entries import ProcessStep
-from trunkline.model import CallView, Fault
+from trunkline.model import Fault
 from trunkline.money.rail import Way
 from trunkline.money.wallet import Paid
+from trunkline.shown import CallView
 
 
 class Lookups(Struct, frozen=True):

@@ -24,13 +24,19 @@ from trunkline.edges.nostr.orders import MAX_REASON_CHARS, Order, Paying, Reques
 from trunkline.edges.nostr.results import Received
 from trunkline.effects import Answer
 from trunkline.events import CallRequested, CancelRequested
-from trunkline.model import Behalf, CallView, Circumstance, Principal, Status
+from trunkline.model import (
+    Behalf,
+    Circumstance,
+    Principal,
+    Status,
+)
 from trunkline.money import demands
 from trunkline.money.cashu.tokens import mint_name
 from trunkline.money.demands import NotADemand
 from trunkline.money.job_names import with_salt
 from trunkline.money.rail import Way
 from trunkline.money.wallet import Paid
+from trunkline.shown import CallView
 
 # What the references of these calls begin with.
 JUDGE_REF: Final = "judge "

@@ -24,13 +24,14 @@ from trunkline.edges.nostr.orders import EndPayments, Prepaid
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.receipting import Receipting
 from trunkline.events import ProcessStepped
-from trunkline.model import CallView, Now, Status
+from trunkline.model import Now, Status
 from trunkline.money import demands, lightning
 from trunkline.money.demands import NotADemand
 from trunkline.money.job_names import with_salt
 from trunkline.money.rail import Way
 from trunkline.money.receipts import Issued
 from trunkline.money.wallet import OUTSIDE, Held, Paid
+from trunkline.shown import CallView
 
 NOT_RIGHT: Final = "the result was not found right"
 

@@ -1,4 +1,4 @@
-"""Ecash that is ours at one mint: proofs, what was locked or taken for a job, swaps that were begun, funding, tokens.
+"""Ecash that is ours at one mint: proofs, and where each of them is.
 
 Owns which proofs are taken for a payment and what is known of a swap before its answer comes. Does not own the file,
 nor the mint. Pure: a change is a new purse, which is on disk before the mint is asked. Whoever reads a purse has the

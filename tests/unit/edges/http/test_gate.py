@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from tests.inhabited import Inhabited
 from tests.unit.edges.http.conftest import Server, wait_until
-from trunkline.edges import bearer, listener
+from trunkline.edges import bearer, web_connection
 from trunkline.edges.doors import Door
 from trunkline.edges.hosts import is_our_host
 from trunkline.edges.http import gate
@@ -205,8 +205,8 @@ async def test_behind_a_door_with_its_own_gate_each_token_has_its_share_and_stra
 
 @pytest.mark.parametrize("path", ["/v1/tools", "/healthz", "/api/agent/x"])
 async def test_the_last_connections_are_the_operators(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 3)
-    monkeypatch.setattr(listener, "RESERVED_CONNECTIONS", 2)
+    monkeypatch.setattr(web_connection, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(web_connection, "RESERVED_CONNECTIONS", 2)
     held = Held()
     async with Server(Inhabited(), [Door(("/v1/held",), held), Door(("/api/agent",), door, own_gate=True)]) as server:
         asking = [asyncio.create_task(server.ask("GET", "/v1/held", server.exchange.alice)) for _ in range(3)]

@@ -25,7 +25,7 @@ from trunkline.config import Config
 from trunkline.edges.mcp.awaiting import Awaiting
 from trunkline.entries import CallAccepted
 from trunkline.model import Fault, Limits, Status, ToolDefinition, fault
-from trunkline.testing.memory import ANY_OBJECT
+from trunkline.testing.memory import ANY_OBJECT, NOWHERE
 
 
 async def test_a_call_gives_the_output_as_text_and_as_data(client: Client) -> None:
@@ -133,7 +133,7 @@ async def test_a_client_that_cannot_open_addresses_is_told_what_waits_and_where(
     result = await client.call(SHELL_NAME, {"command": "ls"})
     asked = approval_id(served)
     assert result["isError"] is True
-    assert f"`trunkline approve {asked} --home /nowhere`" in result["content"][0]["text"]
+    assert f"`trunkline approve {asked} --home {NOWHERE}`" in result["content"][0]["text"]
     assert f"{served.url}/#/approvals/{asked}" in result["content"][0]["text"]
     assert not served.shell.delivered
     # The question is still open, and nothing of the request is: no connection waits for a person (decision 11).

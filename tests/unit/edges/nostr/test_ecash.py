@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from tests.mints import MintServer
+from tests.mints import MintServer, listening
 from tests.unit.edges.nostr.kit import OURS
 from tests.unit.edges.nostr.market import WALLET_SECRET
 from tests.unit.money.cashu.toy_mint import PAYEE_SECRET, ToyMint
@@ -104,11 +104,8 @@ class House:
 
 @pytest.fixture
 async def server() -> AsyncIterator[MintServer]:
-    found = MintServer(ToyMint())
-    listening = await asyncio.start_server(found.serve, "127.0.0.1", 0)
-    found.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    yield found
-    listening.close()
+    async with listening(MintServer(ToyMint())) as found:
+        yield found
 
 
 @pytest.fixture
