@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from tests.unit.edges.nostr.kit import TOOL
 from trunkline.config import Config, Nostr, NostrWallet
+from trunkline.edges import nostr
 from trunkline.edges.nostr.edge import PATIENCE_S, NostrEdge
 from trunkline.testing.memory import MemoryExchange
 
@@ -51,3 +53,11 @@ def test_all_that_is_chance_in_signatures_and_encryption_comes_from_the_hosts_en
     for signer in (edge.signer, edge.money.service._signer, edge.money.outside._signer):
         assert signer.sign("ab" * 32) == signer.sign("ab" * 32)
         assert signer.encrypt("a", signer.public) == signer.encrypt("a", signer.public)
+
+
+def test_the_map_of_this_folder_names_each_of_its_modules() -> None:
+    modules = {path.stem for path in Path(nostr.__path__[0]).glob("*.py")} - {"__init__"}
+    named = set(re.findall(r"[a-z0-9_]+", nostr.__doc__ or ""))
+    assert modules - named == set()
+    # A name with an underscore is no word: it is a module, or was one.
+    assert {name for name in named if "_" in name} - modules == set()
