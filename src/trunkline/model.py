@@ -54,8 +54,10 @@ MAX_NAME_CHARS: Final = 128
 
 AGENT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+# Before the id of a mounted MCP server, in that of the agent that it is here.
+MOUNT_PREFIX: Final = "mcp."
 # Ids that only an edge of ours may give out, so that `space.x/shell` can never be somebody's agent.
-RESERVED_PREFIXES: Final = ("space.", "chiffon.", "mcp.", "nostr.", "pylon.", "a2a.", "trunkline.")
+RESERVED_PREFIXES: Final = ("space.", "chiffon.", MOUNT_PREFIX, "nostr.", "pylon.", "a2a.", "trunkline.")
 
 # The agent that is the exchange itself, and the one who calls for it when it tells an agent of an event: two, because
 # what the first works on has nothing to do with what the second asks for.

@@ -17,6 +17,11 @@ test("durations and sizes have one unit that fits", () => {
   assert.equal(format.left(10_000, 20_000), "over");
 });
 
+test("an agent that does not run, and should, is not shown as if nothing were wrong", () => {
+  assert.deepEqual(["crashed", "backoff", "unhealthy", "signed-out", "starting", "stopping", "stopped", "ready"].map(format.tone),
+    ["bad", "bad", "bad", "wait", "busy", "busy", "idle", "good"]);
+});
+
 test("a call is named by the number of its entry", () => {
   assert.equal(format.shortId("ecd221d0-7939-8a9b-ae4c-00000000002c"), "#44");
   assert.equal(format.shortId("run_1"), "run_1");
@@ -195,6 +200,13 @@ test("figures are of the last seconds, and old ones are forgotten", () => {
   assert.deepEqual([now.rate, now.failed, now.median], [1, 5, 10]);
   assert.equal(found.series(999_500).length, figures.SECONDS);
   assert.ok(found._seconds.size <= figures.SECONDS * 2 + 1);
+});
+
+test("a chain of calls that leads in a circle is followed for a while", () => {
+  const circle = { asked_ms: 1 };
+  figures.waitedAbove({}, () => circle, 10);
+  assert.equal(circle.asked_ms, 1 + 32 * 10);
+  figures.waitedAbove({}, () => undefined, 10);
 });
 
 test("how long calls ran is counted without the time in which a person was asked", () => {

@@ -80,6 +80,18 @@ def test_an_agents_work_in_a_repository_is_exported_as_a_patch(short_path: Path,
     assert (other / "new.bin").read_text() == "new\n"
 
 
+def test_a_space_that_is_no_repository_has_no_patch_and_what_to_do_is_said(short_path: Path) -> None:
+    home = ("--home", str(short_path / "home"))
+    with running(short_path / "home", CONFIG):
+        made = trunkline("space", "new", "bare", "--json", *home).json
+        if not made["shell"]:
+            pytest.skip(f"no sandbox holds here: {made['note']}")
+        said = trunkline("space", "export", "bare", *home)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("state.conflict: the space bare is no repository of git with a commit")
+    assert made["folder"] in said.err
+
+
 @pytest.mark.parametrize(("verb", "done"), [("approve", True), ("deny", False)])
 def test_all_that_a_run_asks_is_answered_as_it_comes(short_path: Path, verb: str, done: bool) -> None:
     home = short_path / "home"

@@ -51,7 +51,8 @@ _BAR_CHARS: Final = 20
 
 
 @click.group()
-def check() -> None:
+@shared
+def check(_: CommandSettings) -> None:
     """Whether an implementation of a protocol does what the protocol asks for."""
 
 

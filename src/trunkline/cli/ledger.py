@@ -22,7 +22,7 @@ from trunkline.cli.file_kinds import expect, kind_of
 from trunkline.cli.numbers import WholeNumber
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import CommandFailed, file_failure, heading, note, printable, say, typed
-from trunkline.cli.times import FORMS, MOMENT
+from trunkline.cli.times import FORMS, MOMENT, check_range
 from trunkline.cli.watch import sentence
 from trunkline.errors import LedgerCorrupt, LedgerError, LedgerNotCopied
 
@@ -36,7 +36,8 @@ _AT: Final = re.compile(rb'"at":(\d+)')
 
 
 @click.group()
-def ledger() -> None:
+@shared
+def ledger(_: CommandSettings) -> None:
     """The record: verify, anchor, copy, show, export. It is read from its file; no exchange needs to run."""
 
 
@@ -326,6 +327,7 @@ def export(
 
     if sum((correlation is not None, everything, since is not None or until is not None)) != 1:
         raise click.UsageError("give one of --correlation, --all, and a time range (--since, --until)")
+    check_range(since, until, "--since and --until")
     if correlation is None and form != "entries":
         raise click.UsageError(f"a {form} is of one conversation: give --correlation")
     with reading(settings) as reader:

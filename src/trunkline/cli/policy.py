@@ -38,7 +38,7 @@ def policy(context: click.Context, settings: CommandSettings) -> None:
         for rule in found["rules"]
     ]
     rows.append(["default", "deny", "*", "*", "", "nothing above matches"])
-    table(["RULE", "DECISION", "CALLER", "TOOL", "IF", "REASON"], rows, status=1, below=1, keep=(2, 3))
+    table(["RULE", "DECISION", "CALLER", "TOOL", "IF", "REASON"], rows, status=1, below=2, keep=(0, 1, 2, 3))
     for warning in found.get("warnings", ()):
         say(f"warning: {printable(warning)}")
 

@@ -40,10 +40,13 @@ MAX_MESSAGE_BYTES: Final = 16_777_216
 SHOWN_RUNS: Final = 5
 # A name of a commit that a shell and git take for nothing else.
 _REVISION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./~^-]{0,127}")
+# What `cp` names when the space is no repository, or one in which nothing was ever added.
+_NO_INDEX: Final = ".git/index"
 
 
 @click.group()
-def space() -> None:
+@shared
+def space(_: CommandSettings) -> None:
     """Workspaces for agents: files and commands, in a sandbox and under a policy."""
 
 
@@ -261,6 +264,13 @@ def _goes_on(message: bytes) -> bool:
     return False
 
 
+def _no_repository(name: str, folder: str) -> str:
+    return (
+        f"the space {name} is no repository of git with a commit, so nothing can be compared: "
+        f"`git init`, `git add -A` and `git commit` in {folder}, and what changes from then on can be exported"
+    )
+
+
 @space.command("export", short_help="What changed in a space, as a patch of git.")
 @click.argument("name")
 @click.option("--since", default="HEAD", metavar="REV", help="Changed since this commit; HEAD unless said.")
@@ -273,9 +283,10 @@ def export(settings: CommandSettings, name: str, since: str, output: Path | None
     """
     if not _REVISION.fullmatch(since):
         raise click.BadParameter("expected a commit, a branch or a tag", param_hint="--since")
+    exchange = settings.connect()
     # What git writes is beside the repository: an export changes nothing in the space, so an undo passes it over.
     command = (
-        "mkdir -p /tmp/objects && cp .git/index /tmp/index && git add -A && "
+        "cp .git/index /tmp/index && mkdir -p /tmp/objects && git add -A && "
         f"git diff --cached --binary --no-ext-diff --no-textconv {since} -- > /tmp/patch && base64 -w0 /tmp/patch"
     )
     env = {
@@ -285,10 +296,13 @@ def export(settings: CommandSettings, name: str, since: str, output: Path | None
     }
     operation = {"type": "shell", "command": command, "env": env}
     body = encode({"protocolVersion": "1.0", "operations": [operation]})
-    answer = settings.connect().answer("POST", at("spaces", name, "runs", wait=WAIT_S), body)[1]
+    answer = exchange.answer("POST", at("spaces", name, "runs", wait=WAIT_S), body)[1]
     event = (events_message(answer)["events"] or [{}])[-1]
     if event.get("type") != "shell" or not event.get("success"):
         why = event.get("stderr") or event.get("message") or event.get("reason") or "it did not end in time"
+        if _NO_INDEX in str(why):
+            folder = exchange.get(at("spaces", name)).get("folder", "its folder")
+            raise CommandFailed("state.conflict", _no_repository(name, folder))
         raise CommandFailed("tool.failed", f"git in the space: {str(why).strip()}")
     if event.get("stdoutTruncated"):
         raise CommandFailed("tool.output_too_large", "the patch is larger than 768 KiB: use git in the folder itself")

@@ -1,7 +1,7 @@
 """``trunkline tools``: which tools can be called, and of one its description, its schemas and a call to try.
 
-Also owns the way through all pages of them (``all_tools``), and what other verbs say about a tool that does not exist:
-``help_with_tool`` and ``no_tool`` name the one that was perhaps meant.
+Also owns the way through all pages of them (``all_tools``), what other verbs say about a tool that does not exist
+(``help_with_tool`` and ``no_tool`` name the one that was perhaps meant), and about one that needs no directive.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from trunkline.cli.terminal import (
     typed,
     width,
 )
+from trunkline.model import MOUNT_PREFIX
 
 # Columns in which a description still says something.
 _LEAST_DESCRIPTION: Final = 40
@@ -95,6 +96,15 @@ def all_tools(exchange: ExchangeClient) -> list[dict[str, Any]]:
             return found
 
 
+def check_needs_directive(exchange: ExchangeClient, tool: str, instead: str) -> None:
+    """End the command for a tool that needs no directive: it would take any id and use none up. ``instead`` is what to
+    do.
+    """
+    found = next((one for one in all_tools(exchange) if one["tool_id"] == tool), None)
+    if found is not None and not found.get("requires_directive"):
+        raise CommandFailed("state.conflict", f"{tool} needs no directive; {instead}")
+
+
 def help_with_tool(exchange: ExchangeClient, tool: str) -> None:
     """Let a refusal say which tool was perhaps meant, or where its input is described."""
 
@@ -114,7 +124,7 @@ def _further(code: str, tool: str) -> str:
     if code == "tool.invalid_input":
         return f"its input: {typed(f'tools {printable(tool)}')}"
     if code == "tool.suspended":
-        table_ = "[[mcp]]" if tool.startswith("mcp.") else "[[agent]]"
+        table_ = "[[mcp]]" if tool.startswith(MOUNT_PREFIX) else "[[agent]]"
         return f"while you develop it: pin_definitions = false in its {table_}, and {typed('reload')}"
     return ""
 

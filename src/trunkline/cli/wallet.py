@@ -32,7 +32,8 @@ MAX_TOKEN_CHARS: Final = 262_144
 
 
 @click.group()
-def wallet() -> None:
+@shared
+def wallet(_: CommandSettings) -> None:
     """Accounts of the embedded wallet (regtest money), for buyers of priced jobs.
 
     \b
@@ -181,8 +182,8 @@ def _new_file(path: Path) -> int:
 def balance(settings: CommandSettings, name: str | None) -> None:
     """What all accounts have, or the account NAME; what is held for jobs that are being done; and ecash, by mint."""
     found = _fold(settings)
-    if name is not None and name not in found.balances:
-        raise CommandFailed("not_found", f"no wallet {name!r}; `trunkline wallet balance` lists them")
+    if name is not None:
+        _check_known(name, found)
     held = dict.fromkeys(found.balances, 0)
     for one in found.held.values():
         held[one.payer] += one.msats
@@ -217,6 +218,8 @@ def history(settings: CommandSettings, name: str | None, limit: int) -> None:
 
     with reading(settings) as reader:
         found = [{"at": stamp(at_ms), **told} for at_ms, told in wallets.history(reader, name or "", limit)]
+        if name is not None and not found:
+            _check_known(name, wallets.fold(reader))
     if settings.shown_as_json({"history": found}):
         return
     rows = [
@@ -230,7 +233,13 @@ def history(settings: CommandSettings, name: str | None, limit: int) -> None:
         ]
         for one in found
     ]
-    table(["AT", "STEP", "WALLET", "TO", "MSATS", "JOB"], [[printable(cell) for cell in row] for row in rows])
+    cells = [[printable(cell) for cell in row] for row in rows]
+    table(["AT", "STEP", "WALLET", "TO", "MSATS", "JOB"], cells, below=1, keep=(0, 1, 4))
+
+
+def _check_known(name: str, found: Any) -> None:
+    if name not in found.balances:
+        raise CommandFailed("not_found", f"no wallet {name!r}; `trunkline wallet balance` lists them")
 
 
 def _fold(settings: CommandSettings) -> Any:

@@ -178,7 +178,7 @@ class Views(Protocol):
         """The tools whose part after the slash is this."""
 
     def call(self, call_id: str) -> CallView | None:
-        """One call, open or settled."""
+        """One call, open or settled, whoever made it: who hands it to a peer that named it compares ``caller``."""
 
     def keyed(self, caller: str, key: str) -> CallView | None:
         """The call that a repeat with this key of this caller would join, open or settled."""

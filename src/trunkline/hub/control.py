@@ -29,6 +29,7 @@ DIRECTIVE_LIFE_S: Final = 3600.0
 # What the id of a directive begins with; what caused a call may also be another call.
 _DIRECTIVE: Final = "d-"
 _UNKNOWN: Final = "there is no such directive: never stated here, or long ago"
+_NO_DIRECTIVE: Final = "needs a directive, and what it names is none: their ids begin with d-"
 _USED: Final = "the directive was used: each is good for one call"
 # Keys of one agent on one edge that are good at the same time: the one in use, and the one that takes its place.
 MAX_KEYS_EACH: Final = 2
@@ -253,7 +254,7 @@ class Control:
         if stated is None:
             if named in self._directives_until:
                 return fault("policy.directive_required", f"{_USED}; {how}")
-            why = _UNKNOWN if named.startswith(_DIRECTIVE) else "needs a directive"
+            why = _UNKNOWN if named.startswith(_DIRECTIVE) else _NO_DIRECTIVE if named else "needs a directive"
             return fault("policy.directive_required", f"{why}; {how}")
         if stated.tool_id != event.tool_id:
             return fault("policy.directive_required", f"the directive was stated for {stated.tool_id}")

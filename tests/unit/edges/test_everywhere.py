@@ -106,6 +106,18 @@ def without_words_of_tools() -> set[str]:
     }
 
 
+def without_calls_of_others() -> set[str]:
+    """Edges that never look a call up by its id, and those where it is tried to name somebody else's."""
+    looks = re.compile(r"views\.call\b")
+    folders = {edge.name: ROOT / "src" / "trunkline" / "edges" / folder_of(edge) for edge in EDGES}
+    tried = (ROOT / "tests" / "unit" / "edges" / "test_calls_of_others.py").read_text()
+    return {
+        name
+        for name, folder in folders.items()
+        if f"def test_over_{name}_" in tried or not any(looks.search(file.read_text()) for file in folder.glob("*.py"))
+    }
+
+
 def simulated_on_page() -> set[str]:
     page = (ROOT / "docs" / "testing.md").read_text()
     table = page.partition("| edge | simulated | left out |")[2].partition("\n\n")[0]
@@ -132,6 +144,7 @@ LISTS: dict[str, Callable[[], set[str]]] = {
     "tools/soak.py: JOBS": lambda: read_as({job.name for job in soak.JOBS}),
     "bench/__main__.py: SECTIONS": lambda: read_as(set(SECTIONS)),
     "tests/unit/edges/test_unapproved_definitions.py": without_words_of_tools,
+    "tests/unit/edges/test_calls_of_others.py": without_calls_of_others,
     "docs/edges.md: ids": ids_on_page,
     "docs/protocols": with_a_page,
     "docs/testing.md: simulated": simulated_on_page,
@@ -242,6 +255,11 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "jobs": "it looks whether a tool is there",
         "trunkline": "it looks whether a tool is there",
         "console": "pages are told ids and states; what a tool says of itself they ask `http` for",
+    },
+    "tests/unit/edges/test_calls_of_others.py": {
+        "chiffon": "it looks up calls that this agent was sent, or that are its own conversation's",
+        "ossa": "it looks up calls that it keeps itself, by the messages of who made them or of who was sent them",
+        "nostr": "it looks up calls that its own record of orders names",
     },
     "docs/protocols": {
         "http": "it is ours: docs/http.md",

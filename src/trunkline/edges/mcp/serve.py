@@ -71,7 +71,7 @@ class McpDoor:
         self._unread = Shares()
         self._handshake_wording = Wording(version, is_modern=False, home=home)
         self._modern_wording = Wording(version, is_modern=True, home=home)
-        self.door = Door((PATH,), self, own_gate=True, edge=EDGE, taking={("POST", PATH): self})
+        self.door = Door((PATH,), self, gate_of=EDGE, taking={("POST", PATH): self})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP request."""

@@ -12,11 +12,11 @@ import msgspec
 from msgspec import Raw, Struct
 
 from trunkline import hints
-from trunkline.edges.mcp.catalogue import MOUNT_PREFIX, Listed
+from trunkline.edges.mcp.catalogue import Listed
 from trunkline.edges.mcp.messages import encode
 from trunkline.edges.mcp_words import SERVER_INFO_KEY
 from trunkline.effects import Answer, Progress, Wait
-from trunkline.model import Fault, LargeOutput, Status, fault
+from trunkline.model import MOUNT_PREFIX, Fault, LargeOutput, Status, fault
 from trunkline.shown import CallView
 
 EDGE: Final = "mcp"

@@ -13,8 +13,8 @@ from trunkline.edges.background import Background
 from trunkline.edges.edge import Surroundings
 from trunkline.edges.exchange import SignInAddress
 from trunkline.edges.mounts.mount import Mount
+from trunkline.edges.mounts.names import AGENT_EDGE, TABLE
 from trunkline.edges.mounts.piped import PipedServer, program
-from trunkline.edges.mounts.translate import AGENT_EDGE, TABLE
 from trunkline.edges.offers import JudgingBudget
 from trunkline.edges.shares import Share, Shares
 from trunkline.errors import SignInRefused

@@ -29,10 +29,10 @@ from trunkline.edges.framing.lines import MAX_LINE_BYTES
 from trunkline.edges.mounts import messages
 from trunkline.edges.mounts.http_streams import Answer, Connections, EventReader, NotConnected
 from trunkline.edges.mounts.mount import Mount
+from trunkline.edges.mounts.names import AGENT_EDGE
 from trunkline.edges.mounts.notices import Notices
 from trunkline.edges.mounts.session import Outgoing
 from trunkline.edges.mounts.signing_in import SigningIn
-from trunkline.edges.mounts.translate import AGENT_EDGE
 from trunkline.edges.shares import Share
 from trunkline.errors import SecretMissing
 from trunkline.secret_references import Found

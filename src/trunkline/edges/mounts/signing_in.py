@@ -29,7 +29,7 @@ from trunkline.edges.edge import Surroundings
 from trunkline.edges.exchange import SignInAddress
 from trunkline.edges.mounts import oauth
 from trunkline.edges.mounts.callback import CALLBACK_PATH
-from trunkline.edges.mounts.edge import NAME
+from trunkline.edges.mounts.names import EDGE
 from trunkline.edges.mounts.oauth import Challenge, Client, Granted
 from trunkline.edges.mounts.sign_in_file import Kept, SignInFile
 from trunkline.edges.mounts.sign_in_requests import ask, check_place, is_public_place
@@ -205,7 +205,7 @@ class SigningIn:
         self._pending, self._kept, self._is_loaded = None, None, True
         self.is_wanted, self.last = True, ""
         await asyncio.to_thread(self._file.remove)
-        self._given.feed.feed([Noticed("mounts.signed_out", NAME, who=self._server.agent_id)])
+        self._given.feed.feed([Noticed("mounts.signed_out", EDGE, who=self._server.agent_id)])
 
     # -- a person ------------------------------------------------------------------------------------------------------
 
@@ -349,7 +349,7 @@ class SigningIn:
         # A token that is minutes old may be renewed at once, if the server does not take it.
         self._renewed_at = float("-inf")
         self.is_wanted, self.last = False, "done"
-        self._given.feed.feed([Noticed("mounts.signed_in", NAME, who=self._server.agent_id)])
+        self._given.feed.feed([Noticed("mounts.signed_in", EDGE, who=self._server.agent_id)])
         self.done.set()
         return ""
 

@@ -23,10 +23,6 @@ from trunkline.edges.mounts.header_arguments import Places
 from trunkline.edges.mounts.messages import encode
 from trunkline.model import TOOL_NAME, Fault, Status, ToolDefinition, fault
 
-# What stands for this edge where its agents are named, `mcp.<id>` and `mcp` on record; the edge itself is `mounts`.
-AGENT_EDGE: Final = "mcp"
-TABLE: Final = "[[mcp]]"
-
 # A page; long ones teach a model what it should not learn from a list.
 MAX_DESCRIPTION_CHARS: Final = 16_384
 MAX_TITLE_CHARS: Final = 256

@@ -17,6 +17,7 @@ from tests.unit.edges.mcp.conftest import (
     SHELL_NAME,
     Client,
     Served,
+    Timers,
     memory_exchange,
     messages_of,
     wait_until,
@@ -307,3 +308,13 @@ async def test_the_exchange_stops_while_a_call_runs(served: Served, client: Clie
     await served.exchange.edges.stop_last()
     answer: httpx.Response = await running
     assert "is on record and goes on" in messages_of(answer)[-1]["error"]["message"]
+
+
+async def test_nothing_is_looked_at_again_after_the_stop(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    timers = Timers(served.exchange, monkeypatch)
+    client = await served.client().begin()
+    await client.call(ECHO_NAME, {"text": "hi"})
+    assert timers.of("Calls._look_after") == 1, "one timer, for all calls that wait"
+    await served.exchange.edges.stop()
+    await served.exchange.edges.stop_last()
+    assert timers.of("Calls._look_after") == 0
