@@ -26,23 +26,25 @@ from trunkline.edges.nostr.ecash import KEYSET_S, Ecash, files_of
 from trunkline.edges.nostr.events import Draft, Event, signed
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.later import FIRST_AGAIN_S, LAST_AGAIN_S
+from trunkline.edges.nostr.messages import JobRequest
 from trunkline.edges.nostr.mint_client import MintClient
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.receipting import Receipting
-from trunkline.edges.nostr.till import LOOK_S, RECEIPT_BYTES, Priced, Till
+from trunkline.edges.nostr.till import LOOK_S, RECEIPT_BYTES, Price, Priced, Till
 from trunkline.edges.nostr.wallet_agent import WalletAgent
 from trunkline.edges.nostr.wallet_tokens import WalletTokens
 from trunkline.jobs.schemas import EMBEDDING
 from trunkline.ledger import wallets
-from trunkline.model import Status
+from trunkline.model import Now, Status
 from trunkline.money import wallet
 from trunkline.money.cashu.curve import hash_to_curve
 from trunkline.money.cashu.locks import JOB_TAG, signed_witness
 from trunkline.money.cashu.purse import Purse
-from trunkline.money.cashu.requests import PaymentRequest, read_request, write_request
+from trunkline.money.cashu.requests import PaymentRequest, payment_hash_of, read_request, write_request
 from trunkline.money.cashu.sealing import sealed, unsealed
 from trunkline.money.cashu.swaps import outputs_of
 from trunkline.money.cashu.tokens import Token, read_token, write_token
+from trunkline.money.quotes import KeyTaken
 from trunkline.money.rail import PaymentProof, Proven, RailFailed, Way
 from trunkline.money.refusals import ProofRefused
 from trunkline.money.wallet import Held, Refused
@@ -455,27 +457,67 @@ async def test_calls_that_take_ecash_out_and_in_have_nothing_on_record_that_coul
     assert [secret for secret in (token, *secrets) if secret.encode() in recorded] == []
 
 
+BUYER = Signer(bytes(31) + b"\x09")
+
+
+def till_at(house: House) -> Till:
+    given = house.exchange.surroundings()
+    receipting = Receipting(given.feed, given.views, house.payments)
+    return Till(given.feed, Nostr(), OURS.public, house.payments, receipting, house.ecash, house.background)
+
+
+def quoted(till: Till, now: Now, nonce: str = "n") -> tuple[JobRequest, Price]:
+    """A job whose buyer was told what it costs."""
+    at = int(now.wall)
+    draft = messages.request_draft(NostrKinds(), EMBEDDING, Raw(b"{}"), JOB_HASH, created_at=at, nonce=nonce)
+    request = messages.read_request(signed(draft, BUYER))
+    price = till.quote(request, Priced(EMBEDDING, 13_000, JOB_HASH), now)
+    assert price is not None
+    till.asked(price.payment_hash, signed(Draft(7000, "", (("e", request.id), *price.also), at), OURS))
+    return request, price
+
+
+@pytest.mark.parametrize("problem", ["it failed", ""])
+async def test_a_job_that_was_paid_in_ecash_and_is_over_can_be_asked_for_again(
+    house: House, server: MintServer, problem: str
+) -> None:
+    till, now = till_at(house), house.exchange.now()
+    request, price = quoted(till, now)
+    [text] = [tag[2] for tag in price.also if tag[0] == "amount"]
+    payer = payee(server)
+    payer.purse = Purse(server.mint.proofs(20))
+    wish = msgspec.structs.replace(await wanted(server), invoice=text, payment_hash=payment_hash_of(text))
+    locked = await payer.lock(wish, lambda _tag: True, 1)
+    token = Token(server.url, "sat", locked.proofs)
+    zap = nutzaps.nutzap_draft(token, OURS.public, request.id, 5050, created_at=int(now.wall))
+    till.nutzapped(signed(zap, BUYER))
+    await house.until(lambda: till.held_for(request.id))
+    with pytest.raises(KeyTaken):
+        quoted(till, now, "while it is done")
+    told: list[Any] = []
+    till.settle(request.id, problem, told.append)
+    if not problem:
+        await house.until(lambda: house.money() == (FUNDED + 13, 0))
+        house.exchange.store()
+    else:
+        assert (told, till.held_for(request.id)) == ([None], None)
+    assert quoted(till, now, "again")[1].payment_hash != price.payment_hash
+
+
 @pytest.mark.parametrize("is_stopped", [True, False])
 async def test_a_till_that_is_stopped_looks_at_no_nutzap_and_no_quote_any_more(
     house: House, server: MintServer, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
 ) -> None:
     monkeypatch.setattr("trunkline.edges.nostr.till.NUTZAPS_PER_MINUTE", 1)
-    given, buyer = house.exchange.surroundings(), Signer(bytes(31) + b"\x09")
-    receipting = Receipting(given.feed, given.views, house.payments)
-    till = Till(given.feed, Nostr(), OURS.public, house.payments, receipting, house.ecash, house.background)
-    now = house.exchange.now()
-    draft = messages.request_draft(NostrKinds(), EMBEDDING, Raw(b"{}"), JOB_HASH, created_at=int(now.wall), nonce="n")
-    request = messages.read_request(signed(draft, buyer))
-    price = till.quote(request, Priced(EMBEDDING, 13_000, JOB_HASH), now)
-    assert price is not None
-    till.asked(price.payment_hash, signed(Draft(7000, "", (("e", request.id),), int(now.wall)), OURS))
+    till, now = till_at(house), house.exchange.now()
+    request, _ = quoted(till, now)
     refused: list[str] = []
     unpaid: list[str] = []
     till.on_refused = lambda request_id, _why: refused.append(request_id)
     till.on_unpaid = lambda request_id, _why: unpaid.append(request_id)
     for number in range(2):  # of a mint that is not listed, so that none is asked
         zap = nutzaps.nutzap_draft(job_locked(1), OURS.public, request.id, 5050, created_at=int(now.wall) + number)
-        till.nutzapped(signed(zap, buyer))
+        till.nutzapped(signed(zap, BUYER))
     await house.until(lambda: refused)
     assert refused == [request.id]
     if is_stopped:
