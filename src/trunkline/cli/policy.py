@@ -18,7 +18,7 @@ from trunkline.cli.client import at
 from trunkline.cli.completion import tools_here
 from trunkline.cli.options import CommandSettings, json_argument, shared
 from trunkline.cli.terminal import printable, say, status_word, table, typed
-from trunkline.cli.tools import all_tools, no_tool
+from trunkline.cli.tools import known_tools, no_tool
 from trunkline.input_conditions import shown
 from trunkline.model import InputCondition
 
@@ -85,5 +85,5 @@ def check(settings: CommandSettings, caller: str, tool: str, json_input: str | N
     fault = verdict.get("fault")
     if fault is not None:
         if fault["code"] == "tool.not_found":
-            fault["message"] = no_tool(tool, all_tools(exchange))
+            fault["message"] = no_tool(tool, known_tools(exchange, tool))
         say(f"the caller would get {printable(fault['code'])}: {printable(fault['message'])}")

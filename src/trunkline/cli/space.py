@@ -17,12 +17,12 @@ import click
 
 from trunkline.cli.client import ExchangeClient, at, decode, encode, end_with, error_of
 from trunkline.cli.options import CommandSettings, json_argument, shared
+from trunkline.cli.output_files import refuse_existing, with_force, with_output, write_output
 from trunkline.cli.terminal import (
     CommandFailed,
     answers,
     clock,
     confirm,
-    file_failure,
     note,
     printable,
     say,
@@ -274,15 +274,18 @@ def _no_repository(name: str, folder: str) -> str:
 @space.command("export", short_help="What changed in a space, as a patch of git.")
 @click.argument("name")
 @click.option("--since", default="HEAD", metavar="REV", help="Changed since this commit; HEAD unless said.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it to this file.")
+@with_output
+@with_force
 @shared
-def export(settings: CommandSettings, name: str, since: str, output: Path | None) -> None:
+def export(settings: CommandSettings, name: str, since: str, output: Path | None, force: bool) -> None:
     """Print what changed in the space NAME, a repository of git: a patch for `git apply`, new files included.
 
     git runs in the space's sandbox, and the repository's own index stays as it is.
     """
     if not _REVISION.fullmatch(since):
         raise click.BadParameter("expected a commit, a branch or a tag", param_hint="--since")
+    if output is not None:
+        refuse_existing(output, force=force)
     exchange = settings.connect()
     # What git writes is beside the repository: an export changes nothing in the space, so an undo passes it over.
     command = (
@@ -307,6 +310,9 @@ def export(settings: CommandSettings, name: str, since: str, output: Path | None
     if event.get("stdoutTruncated"):
         raise CommandFailed("tool.output_too_large", "the patch is larger than 768 KiB: use git in the folder itself")
     patch = base64.b64decode(event["stdout"])
+    if not patch:
+        note(f"nothing changed in {printable(name)} since {since}" + ("; no file is written" if output else ""))
+        return
     if output is None:
         # As it is: a patch with something else in it does not apply. To a person it is shown harmless.
         if sys.stdout.isatty():
@@ -314,11 +320,8 @@ def export(settings: CommandSettings, name: str, since: str, output: Path | None
         else:
             sys.stdout.buffer.write(patch)
         return
-    try:
-        output.write_bytes(patch)
-    except OSError as error:
-        raise file_failure(output, error.strerror) from None
-    note(f"{len(patch):,} bytes in {output}; `git apply {output.name}` applies it")
+    size = write_output(output, [patch], force=force)
+    note(f"{size:,} bytes in {printable(str(output))}; `git apply {printable(output.name)}` applies it")
 
 
 @space.command("show", short_help="What happened in a run.")
@@ -353,7 +356,7 @@ def _follow(exchange: ExchangeClient, message: dict[str, Any], *, wait: bool) ->
     seen, has_failed = 0, False
     while True:
         seen += len(message["events"])
-        has_failed |= any(event.get("success") is False for event in message["events"])
+        has_failed |= any(not went_well(event) for event in message["events"])
         paused = message["status"] == "awaiting_approval"
         if message["events"] or not message.get("more"):
             _say(message)
@@ -374,6 +377,11 @@ def _follow(exchange: ExchangeClient, message: dict[str, Any], *, wait: bool) ->
         except ExchangeUnreachable:
             text = f"the exchange went away; the run goes on: {typed(f'space show {run_id} --wait')}"
             raise CommandFailed("hub.unavailable", text, exit_code=3) from None
+
+
+def went_well(event: dict[str, Any]) -> bool:
+    """Whether an event tells of an operation that succeeded, or of one that only waits for a person so far."""
+    return event.get("type") == "approvalRequired" or event.get("success") is True
 
 
 def events_message(data: bytes) -> dict[str, Any]:

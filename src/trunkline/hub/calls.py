@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from trunkline import effects, entries
 from trunkline.events import CallFinished, CallProgressed
@@ -369,6 +370,10 @@ class Calls:
                 status, problem = Status.FAILED, self.timeout_fault(call)
             elif problem is None:
                 problem = fault("tool.canceled" if status is Status.CANCELED else "tool.failed")
+            if status is Status.CANCELED and call.ending is None and problem is not None:
+                # Nobody wanted this call to end: its agent is ended, and whoever waits may know for what.
+                why = self._registry.why_stopping(agent.agent_id)
+                problem = replace(problem, message=f"{problem.message}: {why}") if why else problem
         server = tool if call.route is None else self._registry.tools.get(call.served_by)
         if server is not None:
             if status is SUCCEEDED:

@@ -166,6 +166,11 @@ def tool(hub: Hub, tool_id: str, now: Now) -> ToolView | None:
     return None if found is None else _tool(hub, found, now)
 
 
+def held_back(hub: Hub) -> set[str]:
+    """The tools that nobody can call before a person approves their definition."""
+    return {tool_id for tool_id, found in hub.registry.tools.items() if found.suspended and found.agent is not None}
+
+
 def tools_named(hub: Hub, name: str, now: Now) -> list[ToolView]:
     """The tools whose part after the slash is this."""
     return [_tool(hub, found, now) for found in hub.registry.named(name)]

@@ -482,8 +482,14 @@ def test_an_export_of_nothing_or_of_two_things_is_bad_usage(home: Path, options:
 def test_a_file_that_is_there_is_written_over_only_when_that_was_said(home: Path, tmp_path: Path) -> None:
     out = tmp_path / "mine.jsonl"
     out.write_text("precious")
-    said = run(home, "export", "--all", "--out", str(out))
-    assert (said.code, "--overwrite" in said.err) == (2, True)
+    said = run(home, "export", "--all", "--output", str(out))
+    assert (said.code, "--force" in said.err) == (2, True)
     assert out.read_text() == "precious"
-    assert run(home, "export", "--all", "--out", str(out), "--overwrite").code == 0
+    assert run(home, "export", "--all", "--output", str(out), "--force").code == 0
     assert len(out.read_text().splitlines()) == 7
+
+
+def test_the_words_for_a_file_that_scripts_have_from_before_are_taken_too(home: Path, tmp_path: Path) -> None:
+    out = tmp_path / "mine.jsonl"
+    assert [run(home, "export", "--all", "--out", str(out)).code for _ in "12"] == [0, 2]
+    assert run(home, "export", "--all", "--out", str(out), "--overwrite").code == 0

@@ -671,10 +671,20 @@ def test_reload_says_what_it_did(running: Running, monkeypatch: pytest.MonkeyPat
     done = {"started": ["com.x", "com.y"], "restarted": [], "stopped": ["com.z"]}
     monkeypatch.setattr(running.exchange.operator, "reload", lambda: done)
     assert running.run("reload").out == "reloaded\n  started: com.x, com.y\n  stopped: com.z\n"
+    done |= {"released": ["com.x/a"], "changed": ["rules: 3, were 2", "log.level: debug, was info"]}
+    said = running.run("reload").out
+    assert said.endswith("\n  released: com.x/a\n  rules: 3, were 2\n  log.level: debug, was info\n")
     done["cannot_start"] = ["com.w: its folder /gone does not exist"]
     said = running.run("reload")
     assert said.code == 1
     assert said.out.endswith("\n  cannot start: com.w: its folder /gone does not exist\n")
+
+
+def test_a_reload_that_changes_nothing_says_so(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    none: list[str] = []
+    done = {"started": none, "restarted": none, "stopped": none, "released": none, "changed": none}
+    monkeypatch.setattr(running.exchange.operator, "reload", lambda: done)
+    assert running.run("reload").out == "reloaded\n  nothing changed\n"
 
 
 def test_reload_says_why_not(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

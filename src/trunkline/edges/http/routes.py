@@ -112,6 +112,7 @@ class Api:
                 for one in get_args(AgentAction)
             },
             **sign_ins.table(self._operator, OPERATOR),
+            "/v1/agents/{agent_id}/tools": {"GET": (OPERATOR, self.known_tools)},
             "/v1/agents/{agent_id}/logs": {"GET": (OPERATOR, self.agent_log)},
             "/v1/tools": {"GET": (ANYBODY, self.tools)},
             "/v1/calls": {"GET": (ANYBODY, self.calls), "POST": (ANYBODY, _past_the_router)},
@@ -368,6 +369,10 @@ class Api:
             return json_answer({"agent_id": agent_id, "status": action}, 202)
 
         return steer
+
+    async def known_tools(self, request: Request) -> Response:
+        """``GET /v1/agents/{agent_id}/tools``: the ids of what an agent offers or has ever offered, here or away."""
+        return json_answer({"tools": self._operator.known_tools(request.path_params["agent_id"])})
 
     async def agent_log(self, request: Request) -> Response:
         """``GET /v1/agents/{agent_id}/logs?lines=``: the last lines that an agent printed, through all its runs."""

@@ -38,9 +38,9 @@ class SpacesEdge(RunningEdge):
         """Attach the spaces and go on with their runs."""
         await self.spaces.start()
 
-    def reload(self) -> None:
+    def reload(self) -> Sequence[str]:
         """Read the settings of all spaces again."""
-        self.spaces.reload()
+        return [f"space {name}: its space.toml" for name in self.spaces.reload()]
 
     async def stop(self) -> None:
         """End what still runs."""

@@ -76,7 +76,8 @@ async def test_a_reload_takes_what_the_files_of_spaces_say_by_now(case: Case) ->
     assert kinds(await case.run(PROTECTED)) == ["policyDenied"]
     file.write_text("[policy.filesystem]\nprotected = []\n[policy.snapshots]\nkept = 3\n")
     assert kinds(await case.run(PROTECTED)) == ["policyDenied"]
-    case.edge.reload()
+    assert case.edge.reload() == ["space demo: its space.toml"]
+    assert case.edge.reload() == []
     assert kinds(await case.run(PROTECTED)) == ["createFile"]
     assert agent.snapshots.limits.kept == 3
     file.write_text("[policy.filesystem]\nprotected = 7\n")
