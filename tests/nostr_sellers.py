@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from tests.nostr import KINDS, OnRelay
 from trunkline.edges.nostr import messages
-from trunkline.edges.nostr.events import Draft, Event
+from trunkline.edges.nostr.events import Event
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.messages import Announcement, Capabilities, Capacity, JobRequest, Pricing, Provenance, Status
 from trunkline.jobs.schemas import CURRENT, job_types
@@ -75,10 +75,6 @@ class Seller(OnRelay):
         encrypt = self.signer.encrypt if request.tag("encrypted") else None
         at = int(time.time())
         await self.say(messages.feedback_draft(KINDS, request, status, text, created_at=at, encrypt=encrypt))
-
-    async def say(self, draft: Draft) -> None:
-        """Publish anything."""
-        await self.say(draft)
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from typing import Any, Self
+from urllib.parse import quote
 
 from tests.nostr import OnRelay
 from trunkline.edges.nostr import events, nip47
@@ -29,7 +30,7 @@ class WalletClient(OnRelay):
     @classmethod
     def of(cls, relay: str, secret: bytes, wallet: str) -> Self:
         """A client whose key the test has: the relay may have moved since its account was made."""
-        return cls(nip47.connection_text(wallet, relay, secret.hex()))
+        return cls(f"{nip47.SCHEME}://{wallet}?relay={quote(relay, safe='')}&secret={secret.hex()}")
 
     async def _heard(self, event: Event) -> None:
         if event.pubkey != self.wallet or event.kind != nip47.RESPONSE:

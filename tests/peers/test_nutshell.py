@@ -29,7 +29,7 @@ from tests import environments
 from tests.running import leash, started, wait_until
 from tests.unit.money.cashu.toy_mint import PAYEE, PAYEE_SECRET, PAYER, PAYER_SECRET, ToyMint, write_token_v3
 from tests.unit.money.paid import JOB_HASH, NPUB, signed_event
-from trunkline.edges.nostr.cashu_rail import CashuRail
+from trunkline.edges.nostr.cashu_rail import AtMint
 from trunkline.edges.nostr.mint_client import MintClient
 from trunkline.money.cashu import proof as proofs
 from trunkline.money.cashu.checking import Asked, check_hold, check_payment, check_signatures
@@ -270,7 +270,7 @@ async def test_its_wallet_takes_what_we_write(nutshell: Nutshell, write: object)
 
 
 async def test_its_wallet_receives_the_token_that_we_send_and_we_what_it_sends(nutshell: Nutshell) -> None:
-    rail = CashuRail(MintClient(nutshell.url), PAYER_SECRET, Purse(), lambda _purse: None, time.time, chance)
+    rail = AtMint(MintClient(nutshell.url), PAYER_SECRET, Purse(), lambda _purse: None, time.time, chance)
     assert await rail.receive(nutshell.token("32")) == 31  # the mint's fee
     assert await rail.receive(nutshell.token("16", "--legacy")) == 15
     await rail.make_token("ours", 21)
@@ -289,8 +289,8 @@ async def test_its_wallet_receives_the_token_that_we_send_and_we_what_it_sends(n
 async def test_a_payment_from_an_invoice_to_its_proof_goes_through_its_mint(nutshell: Nutshell) -> None:
     kept: list[Purse] = []
 
-    def side(private_key: bytes) -> CashuRail:
-        return CashuRail(MintClient(nutshell.url), private_key, Purse(), kept.append, time.time, chance)
+    def side(private_key: bytes) -> AtMint:
+        return AtMint(MintClient(nutshell.url), private_key, Purse(), kept.append, time.time, chance)
 
     payee, payer = side(PAYEE_SECRET), side(PAYER_SECRET)
     await payer.fund(64)
@@ -299,7 +299,7 @@ async def test_a_payment_from_an_invoice_to_its_proof_goes_through_its_mint(nuts
         assert time.monotonic() < deadline
         await asyncio.sleep(0.1)
     assert payer.purse.amount == 64
-    await payee.look()
+    await payee.learn_keyset()
     assert payee.can_ask(13)
     request = write_request(PaymentRequest(13, "sat", (nutshell.url,), payee.key.hex(), tags=((JOB_TAG, JOB_HASH),)))
     asked = signed_event([("amount", "13000", request), payee.keyset_tag()])

@@ -32,6 +32,7 @@ from trunkline.edges.nostr.events import Draft, Event
 from trunkline.edges.nostr.jobs_agent import GATHER_S, RemoteJobs
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.messages import Provenance, Status
+from trunkline.edges.nostr.names import WALLET_AGENT
 from trunkline.edges.nostr.offer import Offer
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.provider import Provider
@@ -39,8 +40,7 @@ from trunkline.edges.nostr.receipting import Receipting
 from trunkline.edges.nostr.remote_tools import tool_id
 from trunkline.edges.nostr.session import Filter
 from trunkline.edges.nostr.settling import Settling, is_open
-from trunkline.edges.nostr.till import Till
-from trunkline.edges.nostr.wallet_agent import AGENT, WalletAgent
+from trunkline.edges.nostr.wallet_agent import WalletAgent
 from trunkline.edges.nostr.wallet_service import WalletService
 from trunkline.entries import CallSettled
 from trunkline.events import CancelRequested
@@ -49,6 +49,7 @@ from trunkline.model import Now, ToolDefinition, fault
 from trunkline.model import Status as CallStatus
 from trunkline.money import bolt11, proving, wallet
 from trunkline.testing.memory import ANY_OBJECT, BOSS, MemoryExchange
+from trunkline.testing.nostr import ecash_without_mints, till_of
 
 STEPS = 300
 SELLERS = {signer.public: (f"seller{number}", signer) for number, signer in enumerate(PROVIDERS[:3])}
@@ -82,15 +83,15 @@ class House:
         self.payments = Payments(feed, views, WALLET_SECRET)
         self.payments.take_up()
         receipting = Receipting(feed, views, self.payments)
-        till = Till(feed, SETTINGS, US.public, self.payments, receipting)
-        settling = Settling(feed, views, self.payments, receipting)
+        till, ecash = till_of(given, SETTINGS, US, self.payments), ecash_without_mints(given, self.payments)
+        settling = Settling(feed, views, self.payments, receipting, ecash)
         wallet_signer = Signer(WALLET_SECRET)
         self.service = WalletService(feed, wallet_signer, self.payments, till, self.said.append)
         self.wallet_agent = WalletAgent(
-            feed, SETTINGS.wallet, self.payments, till, partial(is_open, views), wallet_signer.public, (), None,
+            feed, SETTINGS.wallet, self.payments, till, partial(is_open, views), wallet_signer.public, (), ecash,
             lambda: "ws://relay", Background(feed), given.process, "0", given.entropy,
         )  # fmt: skip
-        feed.guard(AGENT, self.wallet_agent.guard)
+        feed.guard(WALLET_AGENT, self.wallet_agent.guard)
         self.tool = exchange.attach("com.example.echo", tool)
         self.finished: set[int] = set()
         self.provider = Provider(feed, views, SETTINGS, US, Offer(exchange.config, views), till, self._say)

@@ -100,7 +100,7 @@ def _told(step: ProcessStep, sent: Mapping[str, tuple[str, int]], outcomes: dict
             return {
                 **told, "account": said.payer, "to": said.payee, "msats": said.msats, "payment_hash": said.payment_hash,
             }  # fmt: skip
-        case wallet.Ecash():
+        case wallet.EcashCounted():
             # What there is of it now.
             return {**told, "account": wallet.OWN, "to": said.mint, "msats": said.sats * 1000}
         case wallet.TokenSent() | wallet.TokenOver():

@@ -1,7 +1,7 @@
 """What a payee asks to be paid by, of whichever rail: a Lightning invoice, or a payment request for ecash.
 
-Pure. Owns telling the two apart, and the few facts about one that whoever pays it needs. Does not own reading either
-(``bolt11``, ``cashu.requests``), nor whether it is paid.
+Pure. Owns telling the two apart, the few facts about one that whoever pays it needs, and whether a way to pay fits it.
+Does not own reading either (``bolt11``, ``cashu.requests``), nor whether it is paid.
 
 Invariant: the same payment has the same ``payment_hash``, and no other has it: what was paid once is known by it.
 """
@@ -17,10 +17,11 @@ from trunkline.money import bolt11, lightning
 from trunkline.money.cashu import proof
 from trunkline.money.cashu.requests import payment_hash_of, read_request
 from trunkline.money.job_names import names_of
-from trunkline.money.rail import RailName
+from trunkline.money.rail import RailName, Way
 from trunkline.money.refusals import ProofRefused
 
-ECASH: Final = "creqA"
+# What a payment request for ecash begins with (NUT-18).
+REQUEST_PREFIX: Final = "creqA"
 
 
 class NotADemand(ValueError):
@@ -45,13 +46,28 @@ class Demand(Struct, frozen=True):
 
 def is_ecash(text: str) -> bool:
     """Whether this is, or wants to be, a payment request for ecash."""
-    return text.startswith(ECASH)
+    return text.startswith(REQUEST_PREFIX)
 
 
 def read(text: str, job_hash: str, salt: str = "") -> Demand:
     """What this text asks for, about a job, private if there is a salt; ``NotADemand`` if it is nothing of both."""
     names = names_of(job_hash, salt)
     return _ecash(text, names) if is_ecash(text) else _lightning(text, names)
+
+
+def problem(demand: Demand, way: Way) -> tuple[str, str] | None:
+    """Which part of a payment in this way does not fit what is asked for, and why; None if all of it does. That an
+    invoice names no job is no problem here: somebody may be asked about it.
+    """
+    if demand.names_job is False:
+        return "invoice", "is for another job"
+    if (way.mint not in demand.mints) if demand.rail == "cashu" else bool(way.mint):
+        return "mint", "is none whose ecash the invoice asks for"
+    if demand.rail != "cashu" and way.fee_msats:
+        return "fee_msats", "is what a mint takes, and there is none"
+    if demand.rail == "cashu" and demand.names_job is None:
+        return "invoice", "names no job, so no receipt of it would hold"
+    return None
 
 
 def _lightning(text: str, names: Collection[str]) -> Demand:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
 from msgspec import Meta, Raw, Struct
 
 if TYPE_CHECKING:
+    from trunkline.money.receipts import Issued
     from trunkline.money.wallet import Held
 
 RailName = Literal["lightning", "cashu", "onchain", "taproot_assets"]
@@ -125,6 +126,12 @@ class Payee(Protocol):
 
     def refund(self, held: Held, reason: str, done: Callable[[], None] | None = None) -> None:
         """Leave it to its payer. What was released stays released."""
+
+    def receipt_of(self, held: Held) -> Issued | None:
+        """The receipt of what is held still, if a crash came between that and the result; None if there is none."""
+
+    def proof_chars(self, held: Held) -> int:
+        """How much of a receipt of this the proofs will be, beside what every receipt has."""
 
     def forget(self, held: Held) -> None:
         """Its receipt is on record, and the buyer has his result."""

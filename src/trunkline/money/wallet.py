@@ -21,6 +21,10 @@ from trunkline.money.rail import MAX_MSATS
 PROCESS: Final = "money.wallet"
 # The exchange's own money: what it earns as a provider and spends as a buyer.
 OWN: Final = "exchange"
+# In the place of an account: whoever pays or is paid without one here.
+OUTSIDE: Final = "outside"
+# In the place of a nutzap's id: ecash that its payee has, and of which no nutzap of ours is known.
+NO_NUTZAP: Final = "untold"
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 MAX_ACCOUNTS: Final = 10_000
 HOUR_MS: Final = 3_600_000
@@ -143,15 +147,16 @@ class Sent(Struct, frozen=True, tag="sent", tag_field="step"):
 
 
 class Settled(Struct, frozen=True, tag="settled", tag_field="step"):
-    """How it ended: paid with this preimage, in ecash with this nutzap, or not paid."""
+    """How it ended: paid, or not paid."""
 
     payment_hash: str
+    # What it was paid with: a preimage, the id of a nutzap, ``NO_NUTZAP``. Empty: it was not paid.
     preimage: str = ""
     # What the payee has, if that is not all that was sent.
     msats: int = 0
 
 
-class Ecash(Struct, frozen=True, tag="ecash", tag_field="step"):
+class EcashCounted(Struct, frozen=True, tag="ecash", tag_field="step"):
     """What there is of a mint's ecash, in satoshis; ``locked`` is on its way to a payee, or back. The ecash itself is
     in a file of its own: this is what the record tells of it.
     """
@@ -163,7 +168,7 @@ class Ecash(Struct, frozen=True, tag="ecash", tag_field="step"):
 
 
 class TokenSent(Struct, frozen=True, tag="token_sent", tag_field="step"):
-    """Ecash that was made into a token to be given away; the token itself is where the other ecash is."""
+    """EcashCounted that was made into a token to be given away; the token itself is where the other ecash is."""
 
     name: str
     mint: str
@@ -181,7 +186,7 @@ class TokenOver(Struct, frozen=True, tag="token_over", tag_field="step"):
 
 
 class TokenReceived(Struct, frozen=True, tag="token_received", tag_field="step"):
-    """Ecash that somebody gave us as a token."""
+    """EcashCounted that somebody gave us as a token."""
 
     mint: str
     sats: int
@@ -257,13 +262,13 @@ class Carried(Struct, frozen=True, tag="carried", tag_field="step"):
     paid: dict[str, Paid]
     funded: int
     ended: tuple[Ended, ...] = ()
-    ecash: tuple[Ecash, ...] = ()
+    ecash: tuple[EcashCounted, ...] = ()
     tokens: tuple[TokenSent, ...] = ()
 
 
 Step = (
-    Opened | Funded | Held | Released | Refunded | Moved | Receipted | Sent | Settled | Ecash | TokenSent | TokenOver
-    | TokenReceived | Carried
+    Opened | Funded | Held | Released | Refunded | Moved | Receipted | Sent | Settled | EcashCounted | TokenSent
+    | TokenOver | TokenReceived | Carried
 )  # fmt: skip
 encode: Final = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder(Step).decode
@@ -304,7 +309,7 @@ class Wallet:
         # By the payee's npub: what this exchange paid.
         self.paid: dict[str, Paid] = {}
         # By mint.
-        self.ecash: dict[str, Ecash] = {}
+        self.ecash: dict[str, EcashCounted] = {}
         # Tokens that were made and not received yet, by name.
         self.tokens: dict[str, TokenSent] = {}
         self.funded = 0
@@ -416,7 +421,7 @@ class Wallet:
                 )  # fmt: skip
             case Settled():
                 self._settled(step)
-            case Ecash():
+            case EcashCounted():
                 self.ecash[step.mint] = step
             case TokenSent() | TokenOver():
                 self._token(step)

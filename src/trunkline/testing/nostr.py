@@ -1,8 +1,8 @@
 """Strangers on Nostr in a simulation: buyers, a relay that loses, repeats and reorders, and what must hold of jobs.
 
 Requests are signed events, and everything behind the client is the real edge (``edges.nostr.provider``): what is taken
-on, called once and answered once, and told again after a crash. Sockets, the relay's own process, encryption (its
-randomness is not ours), payments and buying are left out. ``breaches`` holds the record against what the relay heard.
+on, called once and answered once, and told again after a crash. Sockets, the relay's own process, encryption,
+payments and buying are left out. ``breaches`` holds the record against what the relay heard.
 
 Invariant: a buyer's request has a number that no other one has, so that no two are one event.
 """
@@ -14,21 +14,23 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from random import Random
-from typing import Final
+from typing import Final, Never
 
-from coincurve import PrivateKey
 from msgspec import Raw
 
 from trunkline import canonical
 from trunkline.config import Config, Nostr
+from trunkline.edges.background import Background
 from trunkline.edges.edge import RunningEdge, Surroundings
 from trunkline.edges.nostr import messages
 from trunkline.edges.nostr.client import NEWEST_S, OLDEST_S
+from trunkline.edges.nostr.ecash import Ecash
 from trunkline.edges.nostr.events import Event, signed
 from trunkline.edges.nostr.keys import Signer
+from trunkline.edges.nostr.names import EDGE
 from trunkline.edges.nostr.offer import Offer
 from trunkline.edges.nostr.payments import Payments
-from trunkline.edges.nostr.provider import ANSWERED, EDGE, PROCESS, TAKEN, Provider
+from trunkline.edges.nostr.provider import ANSWERED, PROCESS, TAKEN, Provider
 from trunkline.edges.nostr.receipting import Receipting
 from trunkline.edges.nostr.till import Till
 from trunkline.errors import LedgerError
@@ -49,18 +51,6 @@ LOSS: Final = 0.15
 AGAIN_S: Final = 3.0
 
 
-class RepeatableSigner(Signer):
-    """Signs without randomness of its own, so that a seed gives the same events again."""
-
-    def __init__(self, secret: bytes) -> None:
-        super().__init__(secret)
-        self._private = PrivateKey(secret)
-
-    def sign(self, event_id: str) -> str:
-        """The same signature whenever it is asked for."""
-        return self._private.sign_schnorr(bytes.fromhex(event_id), bytes(32)).hex()
-
-
 class NostrUsers:
     """The relay, and the buyers on it."""
 
@@ -69,8 +59,9 @@ class NostrUsers:
         self.rng = rng
         self.witness = witness
         self.left = left
-        self.signer = RepeatableSigner(rng.randbytes(32))
-        self._buyers = [RepeatableSigner(rng.randbytes(32)) for _ in range(BUYERS)]
+        # Without randomness of their own, so that a seed gives the same events again.
+        self.signer = Signer(rng.randbytes(32), bytes)
+        self._buyers = [Signer(rng.randbytes(32), bytes) for _ in range(BUYERS)]
         # What the relay has: requests and deletions in the order of their coming, each with its author.
         self.requests: dict[str, tuple[Event, Signer]] = {}
         self._deletions: list[Event] = []
@@ -169,6 +160,24 @@ def is_of_now(event: Event, wall: float) -> bool:
     return -NEWEST_S <= wall - event.created_at <= OLDEST_S
 
 
+def ecash_without_mints(given: Surroundings, payments: Payments) -> Ecash:
+    """Ecash where no mint is listed: nobody pays with it or is paid in it."""
+
+    def nobody(*_given: object) -> Never:
+        raise AssertionError("without mints nothing is told and no purse is read")
+
+    return Ecash(
+        given.feed, given.views, (), SETTINGS.kinds, Signer(bytes(31) + b"\x01"), given.key, payments,
+        Receipting(given.feed, given.views, payments), Background(given.feed), nobody, nobody, given.entropy,
+    )  # fmt: skip
+
+
+def till_of(given: Surroundings, settings: Nostr, signer: Signer, payments: Payments) -> Till:
+    """A till that takes what the embedded wallet holds, and no ecash."""
+    receipting, ecash = Receipting(given.feed, given.views, payments), ecash_without_mints(given, payments)
+    return Till(given.feed, settings, signer.public, payments, receipting, ecash, Background(given.feed))
+
+
 class JobsOnRelay(RunningEdge):
     """OpenAgents over Nostr, whose one relay is that of the simulation."""
 
@@ -177,7 +186,7 @@ class JobsOnRelay(RunningEdge):
         self._users = users
         self._loop: asyncio.AbstractEventLoop | None = None
         payments = Payments(given.feed, given.views, given.key)
-        till = Till(given.feed, SETTINGS, users.signer.public, payments, Receipting(given.feed, given.views, payments))
+        till = till_of(given, SETTINGS, users.signer, payments)
         offer = Offer(Config(nostr=SETTINGS), given.views)
         self._provider = Provider(given.feed, given.views, SETTINGS, users.signer, offer, till, self._say)
 

@@ -10,6 +10,7 @@ from trunkline.money import bolt11, demands
 from trunkline.money.cashu.locks import JOB_TAG
 from trunkline.money.cashu.requests import PaymentRequest, write_request
 from trunkline.money.demands import NotADemand
+from trunkline.money.rail import Way
 
 
 def test_an_invoice_and_a_request_for_ecash_are_told_apart_and_read() -> None:
@@ -47,3 +48,25 @@ def test_what_cannot_be_paid_is_refused_with_its_reason(text: str, why: str) -> 
     with pytest.raises(NotADemand) as refused:
         demands.read(text, JOB_HASH)
     assert why in str(refused.value) or text in {"", "lnbc1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "way", "part"),
+    [
+        (lightning_paid().due.request, Way(), None),
+        (lightning_paid(names="lunch").due.request, Way(), None),
+        (lightning_paid().due.request, Way(URL), "mint"),
+        (lightning_paid().due.request, Way("", 1), "fee_msats"),
+        (lightning_paid(names="sha256:" + "00" * 32).due.request, Way(), "invoice"),
+        (cashu_paid().due.request, Way(URL, 1), None),
+        (cashu_paid().due.request, Way(), "mint"),
+        (cashu_paid().due.request, Way("https://b.example"), "mint"),
+        (cashu_paid(lock_tags=()).due.request, Way(URL), "invoice"),
+        (cashu_paid(lock_tags=((JOB_TAG, "sha256:" + "00" * 32),)).due.request, Way(URL), "invoice"),
+    ],
+)
+def test_a_way_to_pay_that_does_not_fit_what_is_asked_for_is_named_by_its_part(
+    text: str, way: Way, part: str | None
+) -> None:
+    found = demands.problem(demands.read(text, JOB_HASH), way)
+    assert (None if found is None else found[0]) == part

@@ -17,8 +17,9 @@ from trunkline.edges.exchange import Feed, Timer, Views
 from trunkline.edges.nostr import messages
 from trunkline.edges.nostr.events import Draft
 from trunkline.edges.nostr.messages import Announcement, Capabilities, Capacity, Pricing, Stability
+from trunkline.edges.nostr.names import EDGE
 from trunkline.edges.nostr.offer import Offer
-from trunkline.edges.nostr.provider import EDGE, Tally
+from trunkline.edges.nostr.provider import Tally
 from trunkline.model import Now, Status
 from trunkline.shown import CallView
 

@@ -37,7 +37,8 @@ from trunkline.edges.nostr.events import Event, signed
 from trunkline.edges.nostr.keys import Signer, npub_of
 from trunkline.edges.nostr.lookups import Lookups
 from trunkline.edges.nostr.messages import BadMessage, JobFeedback, Status
-from trunkline.edges.nostr.order_calls import JUDGE, PAY, BadDemand
+from trunkline.edges.nostr.names import EDGE
+from trunkline.edges.nostr.order_calls import JUDGE_REF, PAY_REF, BadDemand
 from trunkline.edges.nostr.order_record import ASKED, OVER, PAYING, PROCESS, VERDICT
 from trunkline.edges.nostr.orders import BadOrder, EndPayments, Order, Paying, Request
 from trunkline.edges.nostr.provider_records import Fate, Records
@@ -52,7 +53,6 @@ from trunkline.model import Fault, Now, fault
 from trunkline.model import Status as CallStatus
 from trunkline.shown import CallView
 
-EDGE: Final = "nostr"
 # Right after a start announcements come in one by one.
 LOOK_S: Final = 5.0
 # A provider that has begun may take so many times as long as one that has said nothing.
@@ -165,7 +165,7 @@ class Buyer:
             case Reply():
                 self._recorded(effect, now)
             case Answer():
-                (self._pay_answered if effect.ref.startswith(PAY) else self._judge_answered)(effect, now)
+                (self._pay_answered if effect.ref.startswith(PAY_REF) else self._judge_answered)(effect, now)
         return self._take()
 
     def _begin(self, call: Deliver, now: Now) -> None:
@@ -323,7 +323,7 @@ class Buyer:
 
     def _pay_answered(self, answer: Answer, now: Now) -> None:
         """It is held or paid, or it is not; where nobody knows, it is not tried again."""
-        name, _, payment_hash = answer.ref.removeprefix(PAY).partition(" ")
+        name, _, payment_hash = answer.ref.removeprefix(PAY_REF).partition(" ")
         order = self._by_request.get(name)
         request = None if order is None else order.requests[name]
         paying = None if request is None else request.paying
@@ -484,7 +484,7 @@ class Buyer:
         self._out.append(order_calls.judge_call(self.session, order, given, self._settings.buyer.judge))
 
     def _judge_answered(self, answer: Answer, now: Now) -> None:
-        order = self._orders.get(answer.ref.removeprefix(JUDGE))
+        order = self._orders.get(answer.ref.removeprefix(JUDGE_REF))
         if order is None or not order.is_judging:
             return
         order.is_judging = False

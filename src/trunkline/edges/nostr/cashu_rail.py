@@ -43,7 +43,7 @@ from trunkline.money.cashu.purse import (
 from trunkline.money.cashu.requests import PaymentRequest, read_request
 from trunkline.money.cashu.spent import MAX_SPENT_CHARS, PROOF_CHARS, check_size, write_spent
 from trunkline.money.cashu.swaps import Output, outputs_of, split
-from trunkline.money.cashu.tokens import Proof, Token
+from trunkline.money.cashu.tokens import UNIT, Proof, Token
 from trunkline.money.rail import PaymentProof, Proven, RailFailed
 from trunkline.money.refusals import ProofRefused
 from trunkline.money.wallet import Held
@@ -55,7 +55,6 @@ LOCK_S: Final = 3 * 3600
 LEAST_LOCK_S: Final = 3600
 # Before a lock ends nothing is begun with it any more: clocks differ, and a swap takes its time.
 SPARE_S: Final = 60
-UNIT: Final = "sat"
 # Proofs that are swapped for fewer in one step: what every mint takes.
 SWAPPED_AT_ONCE: Final = 64
 # A secret with a lock: mints sign what they do not see, and some spend none that is longer. Ours have 400.
@@ -78,7 +77,7 @@ class Standing(Struct, frozen=True):
     proven: Proven | None
 
 
-class CashuRail:
+class AtMint:
     """Ecash at one mint. ``private_key`` opens locks to us; ``keep`` puts the purse on disk."""
 
     def __init__(
@@ -101,14 +100,14 @@ class CashuRail:
         self._random_bytes = random_bytes
         self._turn = asyncio.Lock()
         # What the mint signs with, once it said that it enforces locks: without it nothing is asked for.
-        self.terms: Keyset | None = None
+        self.keyset: Keyset | None = None
 
-    async def look(self) -> None:
+    async def learn_keyset(self) -> None:
         """Learn what the mint signs with now."""
         if missing := await self._mint.missing_nuts():
-            self.terms = None
+            self.keyset = None
             raise RailFailed(f"the mint does not support what locks and refunds need: NUT {', '.join(missing)}")
-        self.terms = await self._mint.active_keyset(UNIT)
+        self.keyset = await self._mint.active_keyset(UNIT)
 
     # -- the payee -----------------------------------------------------------------------------------------------------
 
@@ -116,18 +115,18 @@ class CashuRail:
         """Whether so many satoshis can be asked for: the mint is known, its fee for redeeming them is less, and a
         receipt holds their proofs.
         """
-        if self.terms is None or len(self.purse.taken) >= MAX_LOCKED or len(self.purse.proofs) >= MAX_PROOFS:
+        if self.keyset is None or len(self.purse.taken) >= MAX_LOCKED or len(self.purse.proofs) >= MAX_PROOFS:
             return False
         try:
-            count = len(split(amount, self.terms))
-            return amount > fee([self.terms] * count) and count * PROOF_CHARS <= MAX_SPENT_CHARS
+            count = len(split(amount, self.keyset))
+            return amount > fee([self.keyset] * count) and count * PROOF_CHARS <= MAX_SPENT_CHARS
         except ProofRefused:  # more than its keys can make
             return False
 
     def keyset_tag(self) -> tuple[str, str]:
-        """What our event says of the keys that we take; only while ``terms`` are known."""
-        assert self.terms is not None
-        return (proofs.KEYSET_TAG, second_version_id(self.terms))
+        """What our event says of the keys that we take; only while it is known."""
+        assert self.keyset is not None
+        return (proofs.KEYSET_TAG, second_version_id(self.keyset))
 
     async def check(self, token: Token, text: str) -> None:
         """``ProofRefused`` unless this token pays a request of ours; ``RailFailed`` if the mint does not say whether it
@@ -139,7 +138,7 @@ class CashuRail:
             self.url, request.unit, request.amount, self.key[1:], request.hash, request.job_hash,
             request.secret_payment_id,
         )  # fmt: skip
-        keysets = [] if self.terms is None else [self.terms]
+        keysets = [] if self.keyset is None else [self.keyset]
         check_hold(token, asked, keysets, int(self._wall()) + LEAST_LOCK_S)
         self._need_new(token)
         check_unspent(await self._mint.states(token.proofs))
@@ -180,9 +179,9 @@ class CashuRail:
 
     def cost(self, amount: int) -> int:
         """What the mint takes for a payment of so many satoshis. ``RailFailed`` if it cannot be made now."""
-        if self.terms is None:
+        if self.keyset is None:
             raise RailFailed("nobody knows yet what the mint takes for it")
-        return fee([self.terms] * len(self.purse.enough(amount, self.terms.input_fee_ppk)))
+        return fee([self.keyset] * len(self.purse.enough(amount, self.keyset.input_fee_ppk)))
 
     def need_ready(self, wish: Held, most_fee: int) -> None:
         """``RailFailed`` if it is certain that this cannot be paid, or not for such a fee."""
@@ -192,7 +191,7 @@ class CashuRail:
         _need_lockable(self._lock_secret(request, NONCE, 1), request)
         if len(self.purse.locked) >= MAX_LOCKED:
             raise RailFailed(f"{MAX_LOCKED} payments in ecash wait to be redeemed or to end")
-        if self.terms is None:
+        if self.keyset is None:
             self.purse.enough(request.amount, 0)
         else:
             _need_cheap(self.cost(request.amount), most_fee)
@@ -203,8 +202,8 @@ class CashuRail:
         """
         request = read_request(wish.invoice)
         async with self._turn:
-            await self.look()
-            assert self.terms is not None
+            await self.learn_keyset()
+            assert self.keyset is not None
             if not named(self.keyset_tag()):
                 raise RailFailed("the payee does not name the keys that the mint signs with: no receipt would verify")
             locktime = int(self._wall()) + LOCK_S
@@ -212,11 +211,11 @@ class CashuRail:
             def locked(nonce: str) -> str:
                 return self._lock_secret(request, nonce, locktime)
 
-            inputs = self.purse.enough(request.amount, self.terms.input_fee_ppk)
+            inputs = self.purse.enough(request.amount, self.keyset.input_fee_ppk)
             keysets = await self._mint.keysets_of(inputs)
             _need_cheap(fee(find_keyset(proof.keyset_id, keysets) for proof in inputs), most_fee)
-            outputs = outputs_of(request.amount, self.terms, locked, self._random_bytes)
-            if request.amount <= fee([self.terms] * len(outputs)):
+            outputs = outputs_of(request.amount, self.keyset, locked, self._random_bytes)
+            if request.amount <= fee([self.keyset] * len(outputs)):
                 raise RailFailed("the mint's fee for redeeming it is not less than it is worth")
             await self._swap(inputs, keysets, outputs, wish, locktime)
         return next(one for one in self.purse.locked if one.held.payment_hash == wish.payment_hash)
@@ -285,7 +284,7 @@ class CashuRail:
         """
         if len(self.purse.proofs) >= MAX_PROOFS:
             raise RailFailed(f"there are {MAX_PROOFS} proofs of this mint, which is the most")
-        await self.look()
+        await self.learn_keyset()
         found = await self._mint.quote(amount, UNIT)
         try:
             asked = bolt11.read(found.request).amount_msats
@@ -359,11 +358,11 @@ class CashuRail:
         if len(self.purse.sent) >= MAX_SENT:
             raise RailFailed(f"{MAX_SENT} tokens were sent that nobody has received yet: take some of them back")
         async with self._turn:
-            await self.look()
-            assert self.terms is not None
-            inputs = self.purse.enough(amount, self.terms.input_fee_ppk)
+            await self.learn_keyset()
+            assert self.keyset is not None
+            inputs = self.purse.enough(amount, self.keyset.input_fee_ppk)
             keysets = await self._mint.keysets_of(inputs)
-            outputs = outputs_of(amount, self.terms, str, self._random_bytes)
+            outputs = outputs_of(amount, self.keyset, str, self._random_bytes)
             await self._swap(inputs, keysets, outputs, token=name)
 
     async def receive(self, token: Token) -> int:
@@ -377,7 +376,7 @@ class CashuRail:
         if len(self.purse.proofs) >= MAX_PROOFS:
             raise RailFailed(f"there are {MAX_PROOFS} proofs of this mint, which is the most")
         async with self._turn:
-            await self.look()
+            await self.learn_keyset()
             keysets = await self._mint.keysets_of(token.proofs)
             if any(keyset.unit != UNIT for keyset in keysets):
                 raise RailFailed("its mint says that it is in another unit")
@@ -472,7 +471,7 @@ class CashuRail:
         whole = tuple(
             msgspec.structs.replace(proof, keyset_id=keyset.id) for proof, keyset in zip(inputs, named, strict=True)
         )
-        active = self.terms if locked and self.terms is not None else await self._mint.active_keyset(UNIT)
+        active = self.keyset if locked and self.keyset is not None else await self._mint.active_keyset(UNIT)
         rest = sum(proof.amount for proof in inputs) - fee(named) - sum(output.amount for output in locked)
         if rest < 0 or not (rest or locked):
             raise RailFailed("the mint's fee is more than what is left")

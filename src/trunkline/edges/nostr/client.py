@@ -68,9 +68,7 @@ class _Subscription(Struct, eq=False):
 
 
 class Client:
-    """All our relays. ``on_bad`` hears of events that were not let in, ``on_settled`` of each event that we published:
-    the first relay that took it, or none.
-    """
+    """All our relays. ``on_bad`` hears of events that were not let in."""
 
     def __init__(self, feed: Feed, background: Background, signer: Signer) -> None:
         self._feed = feed
@@ -122,14 +120,6 @@ class Client:
     def relays(self) -> tuple[str, ...]:
         """The addresses of all."""
         return tuple(self._relays)
-
-    async def wait_connected(self, url: str, timeout_s: float) -> bool:
-        """Until this relay can be reached, or the time is over."""
-        relay = self._relays[url]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await relay.is_up.wait()
-        return relay.session.is_connected
 
     async def wait_any_connected(self, timeout_s: float) -> bool:
         """Until one relay at least can be reached, or the time is over."""

@@ -25,22 +25,21 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
-
 from trunkline.config import NostrKinds
 from trunkline.edges.background import Background
 from trunkline.edges.exchange import Feed, Timer, Views
 from trunkline.edges.nostr import nutzaps
-from trunkline.edges.nostr.cashu_rail import UNIT, CashuRail
+from trunkline.edges.nostr.cashu_rail import AtMint
 from trunkline.edges.nostr.events import Event, Tag, signed
 from trunkline.edges.nostr.keys import Signer
+from trunkline.edges.nostr.later import FIRST_AGAIN_S, LAST_AGAIN_S, Later
 from trunkline.edges.nostr.mint_client import MintClient, NoAnswer
+from trunkline.edges.nostr.names import EDGE
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.purse_file import PurseFile
 from trunkline.edges.nostr.receipting import Receipting
-from trunkline.edges.nostr.settling import to_be_paid
+from trunkline.edges.nostr.settling import is_right
 from trunkline.events import Noticed
-from trunkline.model import Status
 from trunkline.money import demands, signed_events, wallet
 from trunkline.money.bech32 import public_of
 from trunkline.money.cashu import proof
@@ -48,7 +47,7 @@ from trunkline.money.cashu.locks import JOB_TAG, PAYMENT_TAG
 from trunkline.money.cashu.purse import MANY_PROOFS, Locked, Taken
 from trunkline.money.cashu.requests import PaymentRequest, read_request, write_request
 from trunkline.money.cashu.spent import spent_chars
-from trunkline.money.cashu.tokens import Token, read_token, write_token
+from trunkline.money.cashu.tokens import UNIT, Token, mint_name, read_token, write_token
 from trunkline.money.rail import Due, Proven, RailFailed, Way
 from trunkline.money.receipts import Issued
 from trunkline.money.refusals import ProofRefused
@@ -56,27 +55,16 @@ from trunkline.money.wallet import Held, Refused
 
 log = logging.getLogger("trunkline")
 
-EDGE: Final = "nostr"
 _LABEL: Final = b"trunkline ecash locks 1"
 # How often it is looked whether something is due, and how often a mint is asked what it signs with.
 LOOK_S: Final = 1.0
-TERMS_S: Final = 600.0
-# After a mint that did not answer, and between two looks at a token that its payee has not redeemed.
-FIRST_AGAIN_S: Final = 1.0
-LAST_AGAIN_S: Final = 300.0
+KEYSET_S: Final = 600.0
 # The longest between two looks at an invoice that somebody is to pay: he waits for it.
 FUNDING_AGAIN_S: Final = 30.0
 # How long relays may take to take a nutzap before nobody knows whether one did.
 TELL_S: Final = 60.0
 
 Say = Callable[[Event], "asyncio.Future[bool]"]
-
-
-class _Again(Struct):
-    """When something is tried again, and how long after that the next time."""
-
-    at: float
-    wait_s: float = FIRST_AGAIN_S
 
 
 class Ecash:
@@ -107,15 +95,18 @@ class Ecash:
         self._say = say
         # Not the key that we are known by (NIP-61): that one signs what others say.
         key = hmac.digest(secret, _LABEL, "sha256")
-        self.rails: dict[str, CashuRail] = {}
+        self.at_mints: dict[str, AtMint] = {}
         for mint in mints:
             client = MintClient(mint)
             file = files(client.url)
-            self.rails[client.url] = CashuRail(client, key, file.read(), file.write, lambda: feed.now().wall, entropy)
+            self.at_mints[client.url] = AtMint(client, key, file.read(), file.write, lambda: feed.now().wall, entropy)
         self._timer: Timer | None = None
         self._is_looking = False
         self._looks_again = False
-        self._again: dict[str, _Again] = {}
+        # What is looked at there, each by the mint's address and its name; and mints that did not answer.
+        self._mints_later = Later(lambda: feed.now().mono)
+        # Payments of ours that their payees have not redeemed, by their hash.
+        self._payments_later = Later(lambda: feed.now().mono)
         # Payments whose receipt is being made.
         self._issuing: set[str] = set()
 
@@ -123,7 +114,7 @@ class Ecash:
 
     def start(self) -> None:
         """Go on with what was begun, and look from here on."""
-        if self.rails:
+        if self.at_mints:
             self._tell_balances()
             self._wake()
 
@@ -134,18 +125,13 @@ class Ecash:
 
     def info(self, relays: Sequence[str], at: int) -> Event:
         """What we say of how we take ecash."""
-        key = next(iter(self.rails.values())).key.hex()
-        return signed(nutzaps.info_draft(tuple(self.rails), key, relays, created_at=at), self._signer)
+        key = next(iter(self.at_mints.values())).key.hex()
+        return signed(nutzaps.info_draft(tuple(self.at_mints), key, relays, created_at=at), self._signer)
 
     def look_soon(self) -> None:
-        """Something may be due now."""
-        kept = {
-            one
-            for mint in self.rails
-            for one in (mint, *(f"{what} {mint}" for what in ("terms", "begun", "funding", "many", "sent")))
-        }
-        self._again = {name: one for name, one in self._again.items() if name in kept}
-        if self.rails:
+        """A job has its verdict: its payments may be due now. What a mint is left alone with stays so."""
+        self._payments_later.forget_all()
+        if self.at_mints:
             self._wake()
 
     def _wake(self) -> None:
@@ -163,37 +149,41 @@ class Ecash:
             self._looks_again = True
             while self._looks_again:
                 self._looks_again = False
-                for rail in self.rails.values():
-                    await self._look_at(rail)
+                for at_mint in self.at_mints.values():
+                    await self._look_at(at_mint)
         finally:
             self._is_looking = False
 
-    async def _look_at(self, rail: CashuRail) -> None:
+    async def _look_at(self, at_mint: AtMint) -> None:
         """All that is due at one mint, each by itself; a mint that does not answer is left alone for a while."""
-        if not self._is_due(rail.url):
+        if not self._mints_later.is_due(at_mint.url):
             return
+        payments = self._payments_later
         try:
-            await self._tried(rail, f"terms {rail.url}", self._look_at_terms(rail))
-            if rail.purse.begun:
-                await self._tried(rail, f"begun {rail.url}", self._look_at_begun(rail))
-            if rail.purse.funding:
-                await self._tried(rail, f"funding {rail.url}", self._look_at_funding(rail))
-            if len(rail.purse.proofs) >= MANY_PROOFS:
-                await self._tried(rail, f"many {rail.url}", self._look_at_many(rail))
-            if rail.purse.sent:
-                await self._tried(rail, f"sent {rail.url}", self._look_at_sent(rail))
-            for locked in rail.purse.locked:
-                await self._tried(rail, locked.held.payment_hash, self._look_at_locked(rail, locked))
-            self._again.pop(rail.url, None)
+            await self._tried(at_mint, f"keyset {at_mint.url}", self._look_at_keyset(at_mint))
+            if at_mint.purse.begun:
+                await self._tried(at_mint, f"begun {at_mint.url}", self._look_at_begun(at_mint))
+            if at_mint.purse.funding:
+                await self._tried(at_mint, f"funding {at_mint.url}", self._look_at_funding(at_mint))
+            if len(at_mint.purse.proofs) >= MANY_PROOFS:
+                await self._tried(at_mint, f"many {at_mint.url}", self._look_at_many(at_mint))
+            if at_mint.purse.sent:
+                await self._tried(at_mint, f"sent {at_mint.url}", self._look_at_sent(at_mint))
+            for locked in at_mint.purse.locked:
+                await self._tried(at_mint, locked.held.payment_hash, self._look_at_locked(at_mint, locked), payments)
+            self._mints_later.forget(at_mint.url)
         except NoAnswer as failed:
-            if rail.url not in self._again:
-                log.warning("nostr: ecash of %s: %s", rail.url, failed.why)
-            self._later(rail.url)
+            if at_mint.url not in self._mints_later:
+                log.warning("nostr: ecash of %s: %s", at_mint.url, failed.why)
+            self._mints_later.failed(at_mint.url)
         self._tell_balances()
 
-    async def _tried(self, rail: CashuRail, name: str, look: Coroutine[None, None, None]) -> None:
+    async def _tried(
+        self, at_mint: AtMint, name: str, look: Coroutine[None, None, None], later: Later | None = None
+    ) -> None:
         """Look at one thing, if that is due. What does not work is tried again later, and holds up nothing else."""
-        if not self._is_due(name):
+        later = later or self._mints_later
+        if not later.is_due(name):
             look.close()
             return
         try:
@@ -201,67 +191,60 @@ class Ecash:
         except NoAnswer:
             raise
         except (RailFailed, ProofRefused) as error:
-            if name not in self._again:
-                log.warning("nostr: ecash of %s: %s", rail.url, error)
-            self._later(name)
+            if name not in later:
+                log.warning("nostr: ecash of %s: %s", at_mint.url, error)
+            later.failed(name)
 
-    async def _look_at_terms(self, rail: CashuRail) -> None:
-        await rail.look()
-        self._again[f"terms {rail.url}"] = _Again(self._feed.now().mono + TERMS_S)
+    async def _look_at_keyset(self, at_mint: AtMint) -> None:
+        await at_mint.learn_keyset()
+        self._mints_later.rest(f"keyset {at_mint.url}", KEYSET_S)
 
-    async def _look_at_begun(self, rail: CashuRail) -> None:
-        for held in await rail.finish_begun():
+    async def _look_at_begun(self, at_mint: AtMint) -> None:
+        for held in await at_mint.finish_begun():
             self._payments.take(wallet.Settled(held.payment_hash))
-        self._again.pop(f"begun {rail.url}", None)
+        self._mints_later.forget(f"begun {at_mint.url}")
 
-    async def _look_at_funding(self, rail: CashuRail) -> None:
-        if not await rail.collect():
-            self._later(f"funding {rail.url}", FUNDING_AGAIN_S)
+    async def _look_at_funding(self, at_mint: AtMint) -> None:
+        if not await at_mint.collect():
+            self._mints_later.failed(f"funding {at_mint.url}", FUNDING_AGAIN_S)
 
-    async def _look_at_many(self, rail: CashuRail) -> None:
-        if not await rail.consolidate():
-            self._later(f"many {rail.url}")
+    async def _look_at_many(self, at_mint: AtMint) -> None:
+        if not await at_mint.consolidate():
+            self._mints_later.failed(f"many {at_mint.url}")
 
-    async def _look_at_sent(self, rail: CashuRail) -> None:
-        await rail.forget_spent()
-        self._later(f"sent {rail.url}")
-
-    def _is_due(self, name: str) -> bool:
-        again = self._again.get(name)
-        return again is None or self._feed.now().mono >= again.at
-
-    def _later(self, name: str, longest_s: float = LAST_AGAIN_S) -> None:
-        again = self._again.setdefault(name, _Again(0.0))
-        again.at = self._feed.now().mono + again.wait_s
-        again.wait_s = min(2 * again.wait_s, longest_s)
+    async def _look_at_sent(self, at_mint: AtMint) -> None:
+        await at_mint.forget_spent()
+        self._mints_later.failed(f"sent {at_mint.url}")
 
     def _tell_balances(self) -> None:
         """Have the record say what there is, where it says something else."""
-        for mint, rail in self.rails.items():
-            has = (rail.purse.amount, rail.purse.amount_locked)
+        for mint, at_mint in self.at_mints.items():
+            has = (at_mint.purse.amount, at_mint.purse.amount_locked)
             told = self._payments.wallet.ecash.get(mint)
             if has != ((0, 0) if told is None else (told.sats, told.locked)):
-                self._payments.take(wallet.Ecash(mint, *has, self._feed.now().ms))
-            self._tell_tokens(rail)
+                self._payments.take(wallet.EcashCounted(mint, *has, self._feed.now().ms))
+            self._tell_tokens(at_mint)
 
-    def _tell_tokens(self, rail: CashuRail) -> None:
+    def _tell_tokens(self, at_mint: AtMint) -> None:
         """The same of tokens: those that were made, and those that are over."""
         at_ms, told = self._feed.now().ms, self._payments.wallet.tokens
-        has = {one.name: one for one in rail.purse.sent}
+        has = {one.name: one for one in at_mint.purse.sent}
         for name, one in has.items():
             if name not in told:
-                self._payments.take(wallet.TokenSent(name, rail.url, one.amount, at_ms))
-        for step in [one for one in told.values() if one.mint == rail.url and one.name not in has]:
+                self._payments.take(wallet.TokenSent(name, at_mint.url, one.amount, at_ms))
+        for step in [one for one in told.values() if one.mint == at_mint.url and one.name not in has]:
             self._payments.take(wallet.TokenOver(step.name, step.mint, step.sats, at_ms))
 
     def status(self) -> Mapping[str, object]:
         """Figures for ``trunkline status``."""
-        if not self.rails:
+        if not self.at_mints:
             return {}
+        purses = [at_mint.purse for at_mint in self.at_mints.values()]
+        known = sum(at_mint.keyset is not None for at_mint in self.at_mints.values())
         return {
-            "ecash_msats": sum(rail.purse.amount for rail in self.rails.values()) * proof.MSATS[UNIT],
-            "ecash_locked_msats": sum(rail.purse.amount_locked for rail in self.rails.values()) * proof.MSATS[UNIT],
-            "mints": f"{sum(rail.terms is not None for rail in self.rails.values())} of {len(self.rails)} known",
+            "ecash_msats": sum(purse.amount for purse in purses) * proof.MSATS[UNIT],
+            "ecash_locked_msats": sum(purse.amount_locked for purse in purses) * proof.MSATS[UNIT],
+            "mints": f"{known} of {len(self.at_mints)} known",
         }
 
     # -- paying --------------------------------------------------------------------------------------------------------
@@ -270,52 +253,52 @@ class Ecash:
         """Whether this asks for ecash of a mint that is listed."""
         return demands.is_ecash(request) and bool(self._shared(request))
 
-    def _shared(self, request: str) -> list[CashuRail]:
+    def _shared(self, request: str) -> list[AtMint]:
         """Of the mints that are asked for, those that are listed."""
         try:
             mints = read_request(request).mints
         except ProofRefused:
             return []
-        return [self.rails[mint] for mint in mints if mint in self.rails]
+        return [self.at_mints[mint] for mint in mints if mint in self.at_mints]
 
     def way(self, request: str) -> Way | None:
         """The mint that takes least for paying this, of several the one of which we have most; None if there is not
         enough at any.
         """
         found = []
-        for rail in self._shared(request):
+        for at_mint in self._shared(request):
             with suppress(RailFailed):
-                cost = rail.cost(read_request(request).amount)
-                found.append((cost, -rail.purse.amount, rail.url))
+                cost = at_mint.cost(read_request(request).amount)
+                found.append((cost, -at_mint.purse.amount, at_mint.url))
         return None if not found else Way(min(found)[2], min(found)[0] * proof.MSATS[UNIT])
 
     def need_ready(self, wish: Held, way: Way) -> None:
         """``Refused`` if there is not enough."""
-        rail = self.rails.get(way.mint)
+        at_mint = self.at_mints.get(way.mint)
         try:
-            if rail is None:
+            if at_mint is None:
                 raise RailFailed("none of its mints is listed in [nostr.wallet] mints")
-            rail.need_ready(wish, way.fee_msats // proof.MSATS[UNIT])
+            at_mint.need_ready(wish, way.fee_msats // proof.MSATS[UNIT])
         except RailFailed as failed:
             raise Refused("PAYMENT_FAILED", failed.why) from None
 
     async def pay(self, wish: Held, way: Way) -> str:
         """Lock the money to its payee, and tell him. Empty: what proves it is known when he has redeemed it."""
-        rail = self.rails[way.mint]
+        at_mint = self.at_mints[way.mint]
         asked = signed_events.read(bytes(wish.asked))
         try:
-            locked = await rail.lock(wish, lambda tag: tag in asked.tags, way.fee_msats // proof.MSATS[UNIT])
+            locked = await at_mint.lock(wish, lambda tag: tag in asked.tags, way.fee_msats // proof.MSATS[UNIT])
         except ProofRefused as refused:
             raise RailFailed(f"the mint did not do it: {refused}") from None
         finally:
             self._tell_balances()
-        token = Token(rail.url, UNIT, locked.proofs)
+        token = Token(at_mint.url, UNIT, locked.proofs)
         draft = nutzaps.nutzap_draft(
             token, public_of(wish.provider), wish.request_id, self._kinds.request, created_at=int(self._feed.now().wall)
         )
         event = signed(draft, self._signer)
         # On disk first: from here on the payee may have it.
-        rail.told(locked, event.id)
+        at_mint.told(locked, event.id)
         told = self._say(event)
         await asyncio.wait([told], timeout=TELL_S)
         if not told.done() or told.cancelled() or not told.result():
@@ -325,38 +308,38 @@ class Ecash:
 
     def paid_by(self, payment_hash: str, order: str) -> str:
         """The call that handed ecash over for an order; empty if none did."""
-        for rail in self.rails.values():
-            for locked in rail.purse.locked:
+        for at_mint in self.at_mints.values():
+            for locked in at_mint.purse.locked:
                 if locked.nutzap and (locked.held.payment_hash, locked.held.order) == (payment_hash, order):
                     return locked.held.call_id
         return ""
 
-    async def _look_at_locked(self, rail: CashuRail, locked: Locked) -> None:
+    async def _look_at_locked(self, at_mint: AtMint, locked: Locked) -> None:
         """How a payment of ours stands: redeemed, to be had back, or neither yet."""
         held, name = locked.held, locked.held.payment_hash
         call = self._views.call(held.order) if held.order else None
         is_open = call is not None and not call.status.is_outcome
-        if name in self._issuing or (is_open and not rail.is_over(locked)):
+        if name in self._issuing or (is_open and not at_mint.is_over(locked)):
             return
-        standing = await rail.standing(locked)
+        standing = await at_mint.standing(locked)
         if standing.unspent:
-            if not rail.is_over(locked) or standing.is_pending:
-                self._later(name)
+            if not at_mint.is_over(locked) or standing.is_pending:
+                self._payments_later.failed(name)
                 return
-            await rail.reclaim(locked, standing.unspent)
-            locked = next(one for one in rail.purse.locked if one.held.payment_hash == name)
+            await at_mint.reclaim(locked, standing.unspent)
+            locked = next(one for one in at_mint.purse.locked if one.held.payment_hash == name)
         if standing.proven is not None:
-            is_right = call is not None and call.status is Status.SUCCEEDED and held.provider in to_be_paid(call.output)
-            if not is_right:
+            is_earned = is_right(call, held.provider)
+            if not is_earned:
                 self._notice(held, "it was redeemed for a job that has no result that counts")
-            if not is_right or self._receipting.known(name, held.job_hash) is not None:
-                self._settled(rail, locked, locked.amount)
+            if not is_earned or self._receipting.known(name, held.job_hash) is not None:
+                self._settled(at_mint, locked, locked.amount)
                 return
             self._issuing.add(name)
 
             def issued(_issued: Issued | None) -> None:
                 self._issuing.discard(name)
-                self._settled(rail, locked, locked.amount)
+                self._settled(at_mint, locked, locked.amount)
 
             self._receipting.issue(held, standing.proven, held.order, issued, rule_of=held.call_id, prepaid=True)
             return
@@ -365,21 +348,21 @@ class Ecash:
         if gone:
             whole = locked.amount + locked.back
             self._notice(held, f"{standing.paid} of {whole} satoshis are proven to be redeemed, {gone} are spent")
-        self._settled(rail, locked, gone)
+        self._settled(at_mint, locked, gone)
 
     def _notice(self, held: Held, text: str) -> None:
         self._feed.feed([Noticed("nostr.ecash", EDGE, held.provider, text)])
 
-    def _settled(self, rail: CashuRail, locked: Locked, paid: int) -> None:
+    def _settled(self, at_mint: AtMint, locked: Locked, paid: int) -> None:
         """It is over: its payee has so many satoshis of it."""
         name = locked.held.payment_hash
         told = wallet.Settled(name)
         if paid:
             msats = 0 if paid == locked.amount + locked.back else paid * proof.MSATS[UNIT]
-            told = wallet.Settled(name, locked.nutzap or "untold", msats)
+            told = wallet.Settled(name, locked.nutzap or wallet.NO_NUTZAP, msats)
         self._payments.take(told)
-        rail.ended(name)
-        self._again.pop(name, None)
+        at_mint.ended(name)
+        self._payments_later.forget(name)
         self._tell_balances()
 
     # -- being paid ----------------------------------------------------------------------------------------------------
@@ -387,10 +370,10 @@ class Ecash:
     def asking(self, amount_msats: int, payee: str, job_hash: str, payment_id: str) -> Due | None:
         """What we ask to be paid in ecash, in whole satoshis; None if no mint can be asked for that now."""
         amount = -(-amount_msats // proof.MSATS[UNIT])
-        mints = tuple(mint for mint, rail in self.rails.items() if rail.can_ask(amount))
+        mints = tuple(mint for mint, at_mint in self.at_mints.items() if at_mint.can_ask(amount))
         if not mints:
             return None
-        key = self.rails[mints[0]].key.hex()
+        key = self.at_mints[mints[0]].key.hex()
         tags = ((JOB_TAG, job_hash), (PAYMENT_TAG, payment_id))
         request = PaymentRequest(amount, UNIT, mints, key, payment_id=payment_id, tags=tags)
         # Which of the mints it will be, the payer says.
@@ -399,18 +382,18 @@ class Ecash:
     def keyset_tags(self, request: str) -> tuple[Tag, ...]:
         """What our event says of the keys that we take for this."""
         mints = read_request(request).mints
-        return tuple(self.rails[mint].keyset_tag() for mint in mints if self.rails[mint].terms is not None)
+        return tuple(self.at_mints[mint].keyset_tag() for mint in mints if self.at_mints[mint].keyset is not None)
 
     async def check(self, token: Token, request: str) -> None:
         """``ProofRefused`` unless this pays a request of ours; ``RailFailed`` if its mint does not answer."""
-        rail = self.rails.get(token.mint)
-        if rail is None or token.mint not in read_request(request).mints:
+        at_mint = self.at_mints.get(token.mint)
+        if at_mint is None or token.mint not in read_request(request).mints:
             raise ProofRefused("other_mint")
-        await rail.check(token, request)
+        await at_mint.check(token, request)
 
     def take(self, held: Held, token: Token) -> None:
         """Hold a token that was checked, for a job."""
-        self.rails[token.mint].take(held, token)
+        self.at_mints[token.mint].take(held, token)
 
     def held_for(self, request_id: str) -> Held | None:
         """What is held for a job, or was redeemed for it and its result is not told yet."""
@@ -420,8 +403,12 @@ class Ecash:
         """All that is held for jobs done here."""
         return [one.held for _, one in self._taken()]
 
-    def _taken(self) -> list[tuple[CashuRail, Taken]]:
-        return [(rail, taken) for rail in self.rails.values() for taken in rail.purse.taken]
+    def _taken(self) -> list[tuple[AtMint, Taken]]:
+        return [(at_mint, taken) for at_mint in self.at_mints.values() for taken in at_mint.purse.taken]
+
+    def receipt_of(self, held: Held) -> Issued | None:
+        """Its receipt, if a crash came between that and the result."""
+        return self._receipting.known(held.payment_hash, held.job_hash)
 
     def proof_chars(self, held: Held) -> int:
         """How much of a receipt of this the proofs will be."""
@@ -430,21 +417,21 @@ class Ecash:
 
     def release(self, held: Held, done: Callable[[Proven | None], None]) -> None:
         """Redeem it, however long its mint does not answer. None: its lock ended before."""
-        for rail, taken in self._taken():
+        for at_mint, taken in self._taken():
             if taken.held.payment_hash == held.payment_hash:
-                self._background.spawn(self._redeem(rail, taken, done))
+                self._background.spawn(self._redeem(at_mint, taken, done))
                 return
         done(None)
 
-    async def _redeem(self, rail: CashuRail, taken: Taken, done: Callable[[Proven | None], None]) -> None:
-        again = _Again(0.0)
+    async def _redeem(self, at_mint: AtMint, taken: Taken, done: Callable[[Proven | None], None]) -> None:
+        wait_s = FIRST_AGAIN_S
         while True:
             try:
-                proven = await rail.redeem(taken)
+                proven = await at_mint.redeem(taken)
             except RailFailed as failed:
-                log.warning("nostr: ecash of %s is not redeemed yet: %s", rail.url, failed.why)
-                await asyncio.sleep(again.wait_s)
-                again.wait_s = min(2 * again.wait_s, LAST_AGAIN_S)
+                log.warning("nostr: ecash of %s is not redeemed yet: %s", at_mint.url, failed.why)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, LAST_AGAIN_S)
                 continue
             except ProofRefused as refused:
                 self._feed.feed([Noticed("nostr.ecash", EDGE, "", f"it could not be redeemed: {refused}")])
@@ -463,27 +450,27 @@ class Ecash:
 
     def forget(self, held: Held) -> None:
         """It is redeemed, receipted and told; or left alone."""
-        for rail, taken in self._taken():
+        for at_mint, taken in self._taken():
             if taken.held.payment_hash == held.payment_hash:
-                rail.give_up(held.payment_hash)
+                at_mint.give_up(held.payment_hash)
 
     # -- funding -------------------------------------------------------------------------------------------------------
 
     async def fund(self, mint: str, msats: int) -> tuple[str, int]:
         """An invoice of a mint, and until which second since 1970 it can be paid. ``RailFailed`` says why not."""
-        rail, sats = self._listed(mint), _sats(msats)
-        self._again.pop(f"funding {rail.url}", None)
+        at_mint, sats = self._listed(mint), _sats(msats)
+        self._mints_later.forget(f"funding {at_mint.url}")
         try:
-            return await rail.fund(sats)
+            return await at_mint.fund(sats)
         except ProofRefused as refused:
             raise RailFailed(str(refused)) from None
 
-    def _listed(self, mint: str) -> CashuRail:
-        rail = self.rails.get(mint.rstrip("/"))
-        if rail is None:
-            listed = ", ".join(self.rails) or "none is"
+    def _listed(self, mint: str) -> AtMint:
+        at_mint = self.at_mints.get(mint_name(mint))
+        if at_mint is None:
+            listed = ", ".join(self.at_mints) or "none is"
             raise RailFailed(f"this mint is not listed in [nostr.wallet] mints ({listed})")
-        return rail
+        return at_mint
 
     # -- tokens --------------------------------------------------------------------------------------------------------
 
@@ -492,23 +479,23 @@ class Ecash:
         ``RailFailed`` says why not, or that nobody knows yet.
         """
         sats = _sats(msats)
-        if not self.rails:
+        if not self.at_mints:
             raise RailFailed("no mint is listed in [nostr.wallet] mints")
-        rail = self._listed(mint) if mint else max(self.rails.values(), key=lambda one: one.purse.amount)
+        at_mint = self._listed(mint) if mint else max(self.at_mints.values(), key=lambda one: one.purse.amount)
         try:
-            await rail.make_token(name, sats)
+            await at_mint.make_token(name, sats)
         except ProofRefused as refused:
             raise RailFailed(f"the mint did not do it: {refused}") from None
         finally:
             self._tell_balances()
-        return rail.url
+        return at_mint.url
 
     def token(self, name: str) -> str:
         """A token that was made and that nobody has received yet; whoever reads it has the money."""
-        for rail in self.rails.values():
-            for sent in rail.purse.sent:
+        for at_mint in self.at_mints.values():
+            for sent in at_mint.purse.sent:
                 if sent.name == name:
-                    return write_token(Token(rail.url, UNIT, sent.proofs))
+                    return write_token(Token(at_mint.url, UNIT, sent.proofs))
         raise RailFailed("there is no such token here: it was received or taken back, or never made")
 
     async def receive(self, text: str) -> tuple[str, int]:
@@ -517,14 +504,14 @@ class Ecash:
         """
         try:
             token = read_token(text)
-            rail = self._listed(token.mint)
-            sats = await rail.receive(token)
+            at_mint = self._listed(token.mint)
+            sats = await at_mint.receive(token)
         except ProofRefused as refused:
             raise RailFailed(str(refused)) from None
         finally:
             self._tell_balances()
-        self._payments.take(wallet.TokenReceived(rail.url, sats, self._feed.now().ms))
-        return rail.url, sats
+        self._payments.take(wallet.TokenReceived(at_mint.url, sats, self._feed.now().ms))
+        return at_mint.url, sats
 
 
 def _sats(msats: int) -> int:
@@ -536,8 +523,3 @@ def _sats(msats: int) -> int:
 def files_of(home: Path, key: bytes, entropy: Callable[[int], bytes]) -> Callable[[str], PurseFile]:
     """Where the purse of each mint is."""
     return lambda mint: PurseFile(home, key, mint, entropy)
-
-
-def is_nutzap_due(event: Event, public: str) -> bool:
-    """Whether an event is a nutzap for us."""
-    return event.kind == nutzaps.NUTZAP and event.value("p") == public

@@ -24,8 +24,9 @@ from trunkline.edges.nostr.events import MAX_CONTENT_BYTES, Draft, Event
 from trunkline.edges.nostr.jobs_agent import RemoteJobs
 from trunkline.edges.nostr.keys import own_signer
 from trunkline.edges.nostr.money import Money
+from trunkline.edges.nostr.names import EDGE
 from trunkline.edges.nostr.offer import Offer
-from trunkline.edges.nostr.provider import EDGE, Provider
+from trunkline.edges.nostr.provider import Provider
 from trunkline.edges.nostr.relay_process import RelayProcess
 from trunkline.edges.nostr.relay_settings import Settings
 from trunkline.edges.nostr.session import Filter
@@ -39,9 +40,10 @@ WALLET: Final = "wallet"
 NUTZAPS: Final = "nutzaps"
 # Kinds of Nostr Wallet Connect (NIP-47), which a buyer's wallet speaks beside his jobs.
 WALLET_KINDS: Final = (nip47.INFO, nip47.REQUEST, nip47.RESPONSE)
-# What is still to be told when the exchange stops is told for so long; the rest is on record. As long do clients of the
-# embedded relay wait for what is told when it starts.
+# What is still to be told when the exchange stops is told for so long; the rest is on record.
 LAST_WORDS_S: Final = 2.0
+# Others who come to the embedded relay when it starts wait for so long at most, until it has what we said meanwhile.
+FIRST_WORDS_S: Final = 2.0
 # How long after a start an agent that brings a tool of the offer may take until it is missed.
 PATIENCE_S: Final = 30.0
 
@@ -104,7 +106,7 @@ class NostrEdge(RunningEdge):
         # Also that nothing is offered: relays may still have what was said before.
         self._announcer.start()
         self.money.service.start(self._given.feed.now())
-        if self.money.ecash.rails:
+        if self.money.ecash.at_mints:
             self.client.subscribe(NUTZAPS, self._nutzaps, self._nutzapped)
             self.client.say(self.money.ecash.info(self.client.relays, int(self._given.feed.now().wall)))
         await self.money.start()
@@ -113,7 +115,7 @@ class NostrEdge(RunningEdge):
     async def _let_in(self, relay: RelayProcess) -> None:
         """Our client has said what it listens for: others come in when the relay has what we said meanwhile, too."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS_S):
+            async with asyncio.timeout(FIRST_WORDS_S):
                 await self.client.wait_quiet()
         relay.let_in()
 

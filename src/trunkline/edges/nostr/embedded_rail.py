@@ -13,6 +13,7 @@ from trunkline.edges.exchange import Feed
 from trunkline.edges.nostr.payments import Payments
 from trunkline.money import lightning
 from trunkline.money.rail import Proven
+from trunkline.money.receipts import Issued
 from trunkline.money.wallet import OWN, Held
 
 
@@ -47,6 +48,14 @@ class EmbeddedRail:
     def refund(self, held: Held, reason: str, done: Callable[[], None] | None = None) -> None:
         """Let the payer have it back."""
         self._payments.refund(held.payment_hash, reason, self._feed.now(), done)
+
+    def receipt_of(self, held: Held) -> Issued | None:  # noqa: ARG002  (of none that has one)
+        """None: what has its receipt is held no more."""
+        return None
+
+    def proof_chars(self, held: Held) -> int:  # noqa: ARG002  (the same for all)
+        """None: a preimage is as long as what every receipt has."""
+        return 0
 
     def forget(self, held: Held) -> None:
         """The fold knows by itself what is over."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import secrets
 from typing import Final
 
 from cryptography.hazmat.primitives import padding
@@ -43,10 +42,9 @@ def shared_point(secret: bytes, public: str) -> bytes:
 # --- NIP-44 -----------------------------------------------------------------------------------------------------------
 
 
-def encrypt(shared: bytes, text: str) -> str:
-    """The text, for the holders of two keys."""
+def encrypt(shared: bytes, text: str, nonce: bytes) -> str:
+    """The text, for the holders of two keys. ``nonce`` was drawn for it, and is used for no other."""
     data = text.encode()
-    nonce = secrets.token_bytes(NONCE_BYTES)
     cipher_key, cipher_nonce, mac_key = _message_keys(shared, nonce)
     padded = len(data).to_bytes(2) + data + bytes(padded_size(len(data)) - len(data))
     sealed = nonce + _chacha20(cipher_key, cipher_nonce, padded)
@@ -102,9 +100,8 @@ def _mac(key: bytes, sealed: bytes) -> bytes:
 # --- NIP-04 -----------------------------------------------------------------------------------------------------------
 
 
-def encrypt_old(shared: bytes, text: str) -> str:
-    """The text in the older form, which tells nobody whether it was changed."""
-    start = secrets.token_bytes(AES_BLOCK_BYTES)
+def encrypt_old(shared: bytes, text: str, start: bytes) -> str:
+    """The text in the older form, which tells nobody whether it was changed. ``start`` was drawn for it."""
     padder = padding.PKCS7(AES_BLOCK_BYTES * 8).padder()
     encryptor = Cipher(AES256(shared), modes.CBC(start)).encryptor()
     sealed = encryptor.update(padder.update(text.encode()) + padder.finalize()) + encryptor.finalize()

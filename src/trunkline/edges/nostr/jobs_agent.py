@@ -19,13 +19,14 @@ from trunkline.config import Nostr
 from trunkline.edges.alarm import Alarm
 from trunkline.edges.exchange import Feed, Timer, Views
 from trunkline.edges.nostr import remote_tools
-from trunkline.edges.nostr.buyer import EDGE, Buyer, ListenAgain, Output, Say
+from trunkline.edges.nostr.buyer import Buyer, ListenAgain, Output, Say
 from trunkline.edges.nostr.client import OLDEST_S, Told
 from trunkline.edges.nostr.discovery import Book
 from trunkline.edges.nostr.events import Event
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.lookups import Lookups
 from trunkline.edges.nostr.messages import BadMessage
+from trunkline.edges.nostr.names import EDGE
 from trunkline.edges.nostr.order_record import PROCESS
 from trunkline.edges.nostr.orders import EndPayments
 from trunkline.edges.nostr.provider_records import PROVIDERS, Records

@@ -28,6 +28,8 @@ SEED_BYTES: Final = 32
 # Public keys whose other spelling is remembered; a stranger who was here is often here again.
 REMEMBERED: Final = 1024
 
+Entropy = Callable[[int], bytes]
+
 
 class CannotDecrypt(ValueError):
     """What was encrypted is not for us, was changed, or is no NIP-44."""
@@ -38,12 +40,15 @@ class CannotEncrypt(ValueError):
 
 
 class Signer:
-    """A pair of keys. Made from 32 secret bytes; ``ValueError`` if they are no private key."""
+    """A pair of keys. Made from 32 secret bytes; ``ValueError`` if they are no private key. ``entropy`` is where it
+    draws what signatures and encryption want to be chance.
+    """
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, entropy: Entropy = secrets.token_bytes) -> None:
         if len(secret) != SEED_BYTES:
             raise ValueError(f"expected {SEED_BYTES} bytes")
         self._private = PrivateKey(secret)
+        self._entropy = entropy
         self.public = PublicKeyXOnly.from_secret(secret).format().hex()
         self.npub = npub_of(self.public)
 
@@ -52,14 +57,14 @@ class Signer:
 
     def sign(self, event_id: str) -> str:
         """A signature of the bytes that this id is."""
-        return self._private.sign_schnorr(bytes.fromhex(event_id)).hex()
+        return self._private.sign_schnorr(bytes.fromhex(event_id), self._entropy(SEED_BYTES)).hex()
 
     def encrypt(self, text: str, to: str) -> str:
         """For the holder of that public key only (NIP-44, version 2)."""
         size = len(text.encode())
         if not 1 <= size <= encryption.MAX_TEXT_BYTES:
             raise CannotEncrypt(f"NIP-44 carries 1 to {encryption.MAX_TEXT_BYTES} bytes, not {size}")
-        return encryption.encrypt(self._shared(to), text)
+        return encryption.encrypt(self._shared(to), text, self._entropy(encryption.NONCE_BYTES))
 
     def decrypt(self, payload: str, by: str) -> str:
         """What the holder of that public key wrote to us."""
@@ -70,7 +75,7 @@ class Signer:
 
     def encrypt_old(self, text: str, to: str) -> str:
         """The same in the older form (NIP-04), for wallets' clients that know no other."""
-        return encryption.encrypt_old(self._shared(to), text)
+        return encryption.encrypt_old(self._shared(to), text, self._entropy(encryption.AES_BLOCK_BYTES))
 
     def decrypt_old(self, payload: str, by: str) -> str:
         """What the holder of that public key wrote to us in the older form."""
@@ -89,12 +94,12 @@ class Signer:
         return encryption.shared_point(self._private.secret, public)
 
 
-def own_signer(folder: Path, entropy: Callable[[int], bytes] = secrets.token_bytes) -> Signer:
+def own_signer(folder: Path, entropy: Entropy = secrets.token_bytes) -> Signer:
     """Our pair, made in ``folder`` when there is none yet. ``ConfigError`` names a file that cannot be used."""
-    return Signer(kept_secret(folder / OWN_FILE, entropy))
+    return Signer(kept_secret(folder / OWN_FILE, entropy), entropy)
 
 
-def kept_secret(path: Path, entropy: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
+def kept_secret(path: Path, entropy: Entropy = secrets.token_bytes) -> bytes:
     """The private key in a file, made when there is none yet. ``ConfigError`` names one that cannot be used."""
     secret = key_files.kept(path, lambda: _new_secret(entropy))
     try:
@@ -104,7 +109,7 @@ def kept_secret(path: Path, entropy: Callable[[int], bytes] = secrets.token_byte
     return secret
 
 
-def _new_secret(entropy: Callable[[int], bytes]) -> bytes:
+def _new_secret(entropy: Entropy) -> bytes:
     """Bytes that are a private key: all but one of 2^128 are."""
     while True:
         secret = entropy(SEED_BYTES)

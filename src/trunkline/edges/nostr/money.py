@@ -18,12 +18,13 @@ from trunkline.edges.nostr import nip47
 from trunkline.edges.nostr.ecash import Ecash, files_of
 from trunkline.edges.nostr.events import Event
 from trunkline.edges.nostr.keys import Signer, kept_secret
+from trunkline.edges.nostr.names import WALLET_AGENT
 from trunkline.edges.nostr.nwc import OutsideWallet
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.receipting import Receipting
 from trunkline.edges.nostr.settling import Settling, is_open
 from trunkline.edges.nostr.till import Till
-from trunkline.edges.nostr.wallet_agent import AGENT, WalletAgent
+from trunkline.edges.nostr.wallet_agent import WalletAgent
 from trunkline.edges.nostr.wallet_service import WalletService
 from trunkline.edges.nostr.wallet_tokens import WalletTokens
 from trunkline.errors import ConfigError, SecretMissing
@@ -53,12 +54,12 @@ class Money:
         )  # fmt: skip
         self.till = Till(given.feed, settings, identity.public, self.payments, self.receipting, self.ecash, background)
         self.settling = Settling(given.feed, given.views, self.payments, self.receipting, self.ecash)
-        signer = Signer(secret)
+        signer = Signer(secret, given.entropy)
         self.service = WalletService(given.feed, signer, self.payments, self.till, say)
         connection = connection_of(settings.wallet.connection, os.environ)
         if connection is not None:
             given.know_secret("nostr.wallet.connection", connection.secret)
-        self.outside = None if connection is None else OutsideWallet(given.feed, background, connection)
+        self.outside = None if connection is None else OutsideWallet(given.feed, background, connection, given.entropy)
         self.agent = WalletAgent(
             given.feed,
             settings.wallet,
@@ -79,7 +80,7 @@ class Money:
     def prepare(self) -> None:
         """Before the record is taken up: budgets hold for what was asked before a restart."""
         self.payments.take_up()
-        self._feed.guard(AGENT, self.agent.guard)
+        self._feed.guard(WALLET_AGENT, self.agent.guard)
 
     async def start(self) -> None:
         """Offer the tools, go on with payments, and reach the wallet elsewhere."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from typing import Any, Final
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from trunkline import strictjson
 from trunkline.edges.nostr.events import Draft, Event, Tag, is_id
@@ -169,13 +169,3 @@ def read_connection(text: str) -> Connection:
     if not _SECRET.fullmatch(secret):
         raise ValueError("expected secret= and 64 hexadecimal digits")
     return Connection(wallet, relays, secret)
-
-
-def connection_text(wallet: str, relay: str, secret: str) -> str:
-    """A connection as it is handed to a client."""
-    return f"{SCHEME}://{wallet}?relay={quote(relay, safe='')}&secret={secret}"
-
-
-def raw(value: object) -> Raw:
-    """A value as JSON."""
-    return Raw(msgspec.json.encode(value))

@@ -50,7 +50,7 @@ class NutzapQueue:
             zap = next((one for one in own if is_ready(one)), None)
             if zap is None:
                 continue
-            if not self._pace.has_room(now):
+            if not self._pace.try_take(now):
                 return None
             own.remove(zap)
             del self._waiting[sender]

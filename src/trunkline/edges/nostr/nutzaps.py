@@ -18,7 +18,7 @@ from trunkline import strictjson
 from trunkline.edges.nostr.events import Draft, Event, is_id
 from trunkline.edges.nostr.messages import BadMessage
 from trunkline.money.cashu.locks import read_lock
-from trunkline.money.cashu.tokens import MAX_PROOFS, MAX_SECRET_CHARS, Proof, Token, proof_as_json, proof_of_json
+from trunkline.money.cashu.tokens import MAX_PROOFS, MAX_SECRET_CHARS, UNIT, Proof, Token, proof_as_json, proof_of_json
 from trunkline.money.cashu.tokens import token as checked_token
 from trunkline.money.refusals import ProofRefused
 
@@ -26,7 +26,6 @@ NUTZAP: Final = 9321
 INFO: Final = 10_019
 # A proof as JSON: a secret, escaped once more, and what proves the mint's signature.
 MAX_PROOF_CHARS: Final = 4 * MAX_SECRET_CHARS
-UNIT: Final = "sat"
 
 
 class Nutzap(Struct, frozen=True):
@@ -46,6 +45,11 @@ def nutzap_draft(token: Token, payee: str, request_id: str, request_kind: int, *
     proofs = [("proof", msgspec.json.encode(proof_as_json(proof)).decode()) for proof in token.proofs]
     about = (("e", request_id), ("k", str(request_kind)), ("p", payee))
     return Draft(NUTZAP, "", (*proofs, ("unit", token.unit), ("u", token.mint), *about), created_at)
+
+
+def is_for(event: Event, public: str) -> bool:
+    """Whether an event is a nutzap for the holder of this key; a relay may send what nobody asked for."""
+    return event.kind == NUTZAP and event.value("p") == public
 
 
 def read_nutzap(event: Event) -> Nutzap:

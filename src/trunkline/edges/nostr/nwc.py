@@ -20,7 +20,7 @@ from trunkline.edges.exchange import Feed
 from trunkline.edges.nostr import nip47
 from trunkline.edges.nostr.client import Client
 from trunkline.edges.nostr.events import Event, signed
-from trunkline.edges.nostr.keys import Signer
+from trunkline.edges.nostr.keys import Entropy, Signer
 from trunkline.edges.nostr.messages import BadMessage
 from trunkline.edges.nostr.nip47 import Connection, WalletResponse
 from trunkline.edges.nostr.session import Filter
@@ -48,11 +48,11 @@ NOT_PAID: Final = frozenset({
 class OutsideWallet:
     """The wallet of a connection."""
 
-    def __init__(self, feed: Feed, background: Background, connection: Connection) -> None:
+    def __init__(self, feed: Feed, background: Background, connection: Connection, entropy: Entropy) -> None:
         self._feed = feed
         self._wallet = connection.wallet
         self._relays = connection.relays
-        self._signer = Signer(bytes.fromhex(connection.secret))
+        self._signer = Signer(bytes.fromhex(connection.secret), entropy)
         self._client = Client(feed, background, self._signer)
         self._waiting: dict[str, asyncio.Future[WalletResponse]] = {}
 

@@ -19,6 +19,7 @@ from trunkline.config import NostrWallet
 from trunkline.edges.nostr.events import Event, encoded
 from trunkline.edges.nostr.keys import Signer, npub_of
 from trunkline.edges.nostr.messages import JobFeedback
+from trunkline.edges.nostr.names import PAY
 from trunkline.edges.nostr.orders import MAX_REASON_CHARS, Order, Paying, Request
 from trunkline.edges.nostr.results import Received
 from trunkline.effects import Answer
@@ -30,6 +31,7 @@ from trunkline.model import (
     Status,
 )
 from trunkline.money import demands
+from trunkline.money.cashu.tokens import mint_name
 from trunkline.money.demands import NotADemand
 from trunkline.money.job_names import with_salt
 from trunkline.money.rail import Way
@@ -37,9 +39,8 @@ from trunkline.money.wallet import Paid
 from trunkline.shown import CallView
 
 # What the references of these calls begin with.
-JUDGE: Final = "judge "
-PAY: Final = "pay "
-PAY_TOOL: Final = "nostr.wallet/pay"
+JUDGE_REF: Final = "judge "
+PAY_REF: Final = "pay "
 JOB_OVER: Final = "the job is over"
 # States of a payment that nobody here can take back (``wallet_agent``).
 PREPAID: Final = frozenset({"paid", "handed_over"})
@@ -76,13 +77,11 @@ def demanded(
         raise BadDemand("it asks for another amount than its invoice")
     if bid is not None and msats > bid:
         raise BadDemand(f"it asks for {msats} msats, and {bid} are bid")
-    if demand.names_job is False:
-        raise BadDemand("its invoice is for another job")
     if demand.rail == "cashu" and not mint:
         why = "of other mints than [nostr.wallet] mints lists" if wallet.prepay else "and prepay = true is not set"
         raise BadDemand(f"it wants ecash, {why}")
-    if demand.rail == "cashu" and demand.names_job is None:
-        raise BadDemand("its request for ecash names no job, so no receipt of it would hold")
+    if misfit := demands.problem(demand, Way(mint, way.fee_msats)):
+        raise BadDemand(f"its {' '.join(misfit)}")
     return Paying(
         msats,
         text,
@@ -129,7 +128,7 @@ def _mint_of(text: str, mints: Sequence[str]) -> str:
         asked = demands.read(text, "").mints
     except NotADemand:
         return ""
-    return next((mint for mint in map(str, mints) if mint.rstrip("/") in asked), "").rstrip("/")
+    return next((mint for mint in map(mint_name, mints) if mint in asked), "")
 
 
 def pay_call(session: int, order: Order, request: Request, paying: Paying) -> CallRequested:
@@ -149,7 +148,7 @@ def pay_call(session: int, order: Order, request: Request, paying: Paying) -> Ca
     if paying.mint:
         wish |= {"mint": paying.mint, "fee_msats": paying.fee_msats}
     key = pay_key(order.call_id, paying.payment_hash)
-    return _call(session, order, pay_ref(request, paying), PAY_TOOL, wish, key, sensitive=False)
+    return _call(session, order, pay_ref(request, paying), PAY, wish, key, sensitive=False)
 
 
 def pay_key(order: str, payment_hash: str) -> str:
@@ -159,7 +158,7 @@ def pay_key(order: str, payment_hash: str) -> str:
 
 def pay_ref(request: Request, paying: Paying) -> str:
     """By what the answer to a payment is known: the request, and what it is paid by."""
-    return f"{PAY}{request.event.id} {paying.payment_hash}"
+    return f"{PAY_REF}{request.event.id} {paying.payment_hash}"
 
 
 def unpaid_call_ends(session: int, order: Order, request: Request, paying: Paying) -> CancelRequested:
@@ -189,8 +188,8 @@ def judge_call(session: int, order: Order, given: Sequence[Received], judge: str
         "inputs": order.inputs,
         "results": [one.result.outputs for one in given],
     }
-    key = f"{order.call_id}/{JUDGE.strip()}/{len(given)}"
-    return _call(session, order, f"{JUDGE}{order.call_id}", judge, told, key, sensitive=order.is_private)
+    key = f"{order.call_id}/{JUDGE_REF.strip()}/{len(given)}"
+    return _call(session, order, f"{JUDGE_REF}{order.call_id}", judge, told, key, sensitive=order.is_private)
 
 
 def _call(

@@ -16,7 +16,7 @@ class Pace:
         self._room = self._most
         self._at = float("-inf")
 
-    def has_room(self, now: Now) -> bool:
+    def try_take(self, now: Now) -> bool:
         """Count one more, or say that there are too many."""
         self._room = min(self._most, self._room + (now.mono - self._at) * self._most / 60.0)
         self._at = now.mono

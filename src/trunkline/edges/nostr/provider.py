@@ -30,9 +30,10 @@ from trunkline.edges.nostr import keys, messages
 from trunkline.edges.nostr.events import Draft, Event, Tags, signed
 from trunkline.edges.nostr.keys import Signer, npub_of
 from trunkline.edges.nostr.messages import BadMessage, Encrypt, JobRequest, Provenance, Status
+from trunkline.edges.nostr.names import EDGE
 from trunkline.edges.nostr.offer import NotServed, Offer
 from trunkline.edges.nostr.pace import Pace
-from trunkline.edges.nostr.till import Paid, Priced, Till, Unpaid
+from trunkline.edges.nostr.till import Earned, Priced, Till, Unpaid
 from trunkline.effects import Answer, Progress, Reply, ToSession, Wait
 from trunkline.entries import ProcessStep
 from trunkline.events import CallRequested, CancelRequested, Noticed, ProcessStepped
@@ -42,7 +43,6 @@ from trunkline.money.quotes import KeyTaken, NoRoom
 
 log = logging.getLogger("trunkline")
 
-EDGE: Final = "nostr"
 PROCESS: Final = "nostr.job"
 CALL: Final = "call"
 TAKEN: Final = "taken"
@@ -199,7 +199,7 @@ class Provider:
             return
         if self._views.closed() is not None:
             return  # its relay has it, and the next start looks for it
-        if not self._pace.has_room(now):
+        if not self._pace.try_take(now):
             self._note("nostr.too_many", "requests of strangers came faster than they are looked at")
             return
         try:
@@ -399,14 +399,14 @@ class Provider:
         else:
             self._conclude(job, answer, found, self._paid_before(job) if found.is_success else None)
 
-    def _paid_before(self, job: Job) -> Paid | None:
+    def _paid_before(self, job: Job) -> Earned | None:
         """A crash came between its receipt and its result."""
         if not job.has_begun:
             return None
         priced = self._offer.priced(job.request.schema_id, job.request.inputs, self._till.prices)
         return self._till.paid_before(job.event.id, priced.job_hash) if priced.msats else None
 
-    def _conclude(self, job: Job, answer: Answer, found: Outcome, paid: Paid | Unpaid | None) -> None:
+    def _conclude(self, job: Job, answer: Answer, found: Outcome, paid: Earned | Unpaid | None) -> None:
         """Put the last event on record; it is told when it is there."""
         if job.event.id not in self._jobs:
             return
@@ -425,7 +425,7 @@ class Provider:
         last = self._last[job.event.id] = _Answered(signed(draft, self._signer), status, found.text)
         self._step(job, ANSWERED, Raw(msgspec.json.encode(last)))
 
-    def _outcome(self, job: Job, answer: Answer, now: Now, spare_bytes: int, paid: Paid | None = None) -> Outcome:
+    def _outcome(self, job: Job, answer: Answer, now: Now, spare_bytes: int, paid: Earned | None = None) -> Outcome:
         """The last event, whether the job succeeded, and what is said beside a result. ``spare_bytes`` are left for
         what is added when it is paid.
         """
@@ -551,7 +551,7 @@ def _remember(known: dict[T, None], one: T) -> None:
         del known[next(iter(known))]
 
 
-def _nothing(_paid: Paid | Unpaid | None) -> None:
+def _nothing(_paid: Earned | Unpaid | None) -> None:
     """Nobody waits for how the money of a job ended that was never called."""
 
 

@@ -1,7 +1,7 @@
 """Receipts of payments that were released: made when the job's session is closed on record, and put there themselves.
 
 Owns when a receipt is made and where its fields come from. Its form is ``trunkline.money.receipts``'s. Does not decide
-whether a job is paid (``till``, ``buying``).
+whether a job is paid (``till``, ``settling``).
 
 Invariant: one released payment has one receipt, whatever crashes between: what is released and not receipted is taken
 up at the next start. If none can be made, that is on record, and whoever waits for it goes on without.
@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from trunkline.edges.exchange import Feed, Views
+from trunkline.edges.nostr.names import EDGE
 from trunkline.edges.nostr.payments import Payments
 from trunkline.events import Noticed, ProcessStepped
 from trunkline.model import stamp
@@ -108,7 +109,7 @@ class Receipting:
             )
         except receipts.NotAReceipt as error:
             # The money has moved, and that stays so: the job has its outcome all the same, and so does the payment.
-            self._feed.feed([Noticed("nostr.receipt", "nostr", held.provider, f"no receipt can be made: {error}")])
+            self._feed.feed([Noticed("nostr.receipt", EDGE, held.provider, f"no receipt can be made: {error}")])
             self._payments.take(Receipted(held.payment_hash, ""), lambda: wish.done(None))
             return
         self.put(issued)

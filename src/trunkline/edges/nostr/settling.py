@@ -30,7 +30,8 @@ from trunkline.money.demands import NotADemand
 from trunkline.money.job_names import with_salt
 from trunkline.money.rail import Way
 from trunkline.money.receipts import Issued
-from trunkline.money.wallet import Held, Paid
+from trunkline.money.wallet import OUTSIDE, Held, Paid
+from trunkline.shown import CallView
 
 NOT_RIGHT: Final = "the result was not found right"
 
@@ -57,9 +58,7 @@ class HandedOver(Protocol):
 class Settling:
     """Ends payments of ours."""
 
-    def __init__(
-        self, feed: Feed, views: Views, payments: Payments, receipting: Receipting, ecash: HandedOver | None = None
-    ) -> None:
+    def __init__(self, feed: Feed, views: Views, payments: Payments, receipting: Receipting, ecash: HandedOver) -> None:
         self._ecash = ecash
         self._feed = feed
         self._views = views
@@ -81,9 +80,8 @@ class Settling:
                 self._feed.when_stored(partial(self._release, held))
             else:
                 self._payments.refund(held.payment_hash, payments.reasons.get(held.provider, NOT_RIGHT), now)
-        if self._ecash is not None:
-            # By the outcome on record, which is there before it is looked at.
-            self._feed.when_stored(self._ecash.look_soon)
+        # By the outcome on record, which is there before it is looked at.
+        self._feed.when_stored(self._ecash.look_soon)
 
     def _held_for(self, order: str) -> list[Held]:
         wallet = self._payments.wallet
@@ -113,8 +111,8 @@ class Settling:
             return
         held = Held(
             payment_hash=payment.payment_hash,
-            payer="outside",
-            payee="outside",
+            payer=OUTSIDE,
+            payee=OUTSIDE,
             msats=payment.msats,
             invoice=payment.invoice,
             asked=payment.asked,
@@ -175,7 +173,7 @@ class Settling:
         spent = self._payments.wallet.spent.get(payment_hash)
         if spent is not None and spent.order == order and spent.preimage:
             return spent.call_id
-        return "" if self._ecash is None else self._ecash.paid_by(payment_hash, order)
+        return self._ecash.paid_by(payment_hash, order)
 
     def preimage_of(self, payment_hash: str) -> str:
         """What proves that an invoice was paid at once by a wallet elsewhere; empty if that is not known."""
@@ -185,7 +183,7 @@ class Settling:
     def way(self, text: str) -> Way | None:
         """How what somebody asks to be paid by would be paid with the money that is here; None if it cannot be."""
         if demands.is_ecash(text):
-            return None if self._ecash is None else self._ecash.way(text)
+            return self._ecash.way(text)
         try:
             return Way() if demands.read(text, "").node == self._payments.node else None
         except NotADemand:
@@ -207,7 +205,7 @@ class Settling:
         call = self._views.call(held.order) if held.order else None
         if call is not None and not call.status.is_outcome:
             return
-        if call is not None and call.status is Status.SUCCEEDED and held.provider in to_be_paid(call.output):
+        if is_right(call, held.provider):
             self._release(held)
         else:
             self._payments.refund(held.payment_hash, "the job has no result that counts", now)
@@ -226,9 +224,9 @@ class _Output(Struct, frozen=True):
     verification: _Verdict = _Verdict()
 
 
-def to_be_paid(output: Raw | None) -> tuple[str, ...]:
-    """The providers, npubs, that a job's outcome on record says are to be paid."""
-    return _verdict(output).to_be_paid
+def is_right(call: CallView | None, provider: str) -> bool:
+    """Whether the outcome of a job, as it is on record, says that this provider, an npub, is to be paid."""
+    return call is not None and call.status is Status.SUCCEEDED and provider in _verdict(call.output).to_be_paid
 
 
 def _verdict(output: Raw | None) -> _Verdict:

@@ -27,13 +27,15 @@ from msgspec import Struct
 from trunkline.config import Nostr
 from trunkline.edges.background import Background
 from trunkline.edges.exchange import Feed, Timer
-from trunkline.edges.nostr.ecash import Ecash, is_nutzap_due
+from trunkline.edges.nostr import nutzaps
+from trunkline.edges.nostr.ecash import Ecash
 from trunkline.edges.nostr.embedded_rail import EmbeddedRail
 from trunkline.edges.nostr.events import Event, Tags, encoded
 from trunkline.edges.nostr.keys import npub_of
 from trunkline.edges.nostr.messages import BadMessage, JobRequest
+from trunkline.edges.nostr.names import EDGE
 from trunkline.edges.nostr.nutzap_queue import NutzapQueue
-from trunkline.edges.nostr.nutzaps import Nutzap, read_nutzap
+from trunkline.edges.nostr.nutzaps import Nutzap
 from trunkline.edges.nostr.payments import Invoiced, Payments
 from trunkline.edges.nostr.receipting import Receipting
 from trunkline.events import Noticed
@@ -46,7 +48,7 @@ from trunkline.money.quotes import NoRoom, Prices, Quoted, Quotes, QuoteState
 from trunkline.money.rail import Due, Payee, Proven, Quote, RailFailed
 from trunkline.money.receipts import Issued
 from trunkline.money.refusals import ProofRefused
-from trunkline.money.wallet import OWN, Held, Over, Refused
+from trunkline.money.wallet import OUTSIDE, OWN, Held, Over, Refused
 
 log = logging.getLogger("trunkline")
 
@@ -54,8 +56,6 @@ log = logging.getLogger("trunkline")
 LOOK_S: Final = 5.0
 # What an amount and a receipt add to a result, without what it was paid by and proofs of ecash.
 RECEIPT_BYTES: Final = 4096
-# Who paid in ecash, on record: the payer has no account here.
-ECASH: Final = "ecash"
 RESTARTED: Final = "the exchange was started anew before the job began"
 
 
@@ -70,8 +70,8 @@ SHOWN_ID_CHARS: Final = 8
 NOT_HAD: Final = "the ecash for it could not be redeemed"
 
 
-class Paid(Struct, frozen=True):
-    """A job that was paid: what its result says of it."""
+class Earned(Struct, frozen=True):
+    """What a job brought: what its result says of that."""
 
     msats: int
     invoice: str
@@ -115,13 +115,12 @@ class Till:
         public: str,
         payments: Payments,
         receipting: Receipting,
-        ecash: Ecash | None = None,
-        background: Background | None = None,
+        ecash: Ecash,
+        background: Background,
     ) -> None:
-        self._embedded = EmbeddedRail(feed, payments)
         self._ecash = ecash
         self._background = background
-        self._rails: tuple[Payee, ...] = (self._embedded,) if ecash is None else (self._embedded, ecash)
+        self._rails: tuple[Payee, ...] = (EmbeddedRail(feed, payments), ecash)
         self._nutzaps = NutzapQueue(NUTZAPS_PER_MINUTE)
         self._public = public
         self._feed = feed
@@ -173,9 +172,7 @@ class Till:
         due = Due(priced.msats, self._npub, ASSET, invoiced.text, priced.job_hash)
         quote = Quote(quote_id, key, priced.job_hash, "lightning", due, now.ms + expiry_s * 1000)
         quoted = self.quotes.add(request.buyer, request.id, quote)
-        ecash = None
-        if self._ecash is not None:
-            ecash = self._ecash.asking(priced.msats, self._npub, name, self._payments.ecash_id(quote_id))
+        ecash = self._ecash.asking(priced.msats, self._npub, name, self._payments.ecash_id(quote_id))
         offer = self._offers[invoiced.payment_hash] = _Offer(quoted, invoiced, priced.schema_id, priced.salt, ecash)
         if self._timer is None:
             self._timer = self._feed.call_later(LOOK_S, self._expire)
@@ -183,7 +180,7 @@ class Till:
 
     def _price(self, offer: _Offer) -> Price:
         also: Tags = ()
-        if offer.ecash is not None and self._ecash is not None:
+        if offer.ecash is not None:
             asked = ("amount", str(offer.ecash.amount_msats), offer.ecash.request)
             also = (asked, *self._ecash.keyset_tags(offer.ecash.request))
         return Price(offer.invoiced.msats, offer.invoiced.text, offer.invoiced.payment_hash, also)
@@ -299,10 +296,10 @@ class Till:
 
     def nutzapped(self, event: Event) -> None:
         """Somebody hands ecash over to us (NIP-61): for a job that waits for it, it is looked at."""
-        if self._ecash is None or self._background is None or not is_nutzap_due(event, self._public):
+        if not nutzaps.is_for(event, self._public):
             return
         try:
-            zap = read_nutzap(event)
+            zap = nutzaps.read_nutzap(event)
         except BadMessage as error:
             self._note(str(error))
             return
@@ -329,9 +326,8 @@ class Till:
         while (zap := self._nutzaps.next(self._feed.now(), self._can_be_looked_at)) is not None:
             offer = self._unpaid_offer(zap.request_id)
             assert offer is not None and offer.ecash is not None  # noqa: PT018  (it was asked just now)
-            assert self._ecash is not None and self._background is not None  # noqa: PT018  (else none is queued)
             offer.is_taking = True
-            self._background.spawn(self._take(self._ecash, offer, offer.ecash, zap))
+            self._background.spawn(self._take(offer, offer.ecash, zap))
         if self._nutzaps and self._nutzap_timer is None:
             self._nutzap_timer = self._feed.call_later(NUTZAPS_AGAIN_S, self._look_at_nutzaps_again)
 
@@ -343,9 +339,9 @@ class Till:
         offer = self._unpaid_offer(zap.request_id)
         return offer is not None and not offer.is_taking
 
-    async def _take(self, ecash: Ecash, offer: _Offer, due: Due, zap: Nutzap) -> None:
+    async def _take(self, offer: _Offer, due: Due, zap: Nutzap) -> None:
         try:
-            await self._check(ecash, offer, due, zap)
+            await self._check(offer, due, zap)
         except ProofRefused as refused:
             self._note(str(refused))
             if offer.quoted.state is QuoteState.UNPAID:
@@ -361,9 +357,9 @@ class Till:
         others = [one for one in offer.quoted.requests if one != zap.request_id]
         offer.quoted.request_id, offer.quoted.repeats = zap.request_id, others
         held = self._held(offer, offer.asked, self._feed.now())
-        ecash.take(
+        self._ecash.take(
             msgspec.structs.replace(
-                held, payment_hash=payment_hash, payer=ECASH, msats=due.amount_msats, invoice=due.request
+                held, payment_hash=payment_hash, payer=OUTSIDE, msats=due.amount_msats, invoice=due.request
             ),
             zap.token,
         )
@@ -373,13 +369,13 @@ class Till:
         offer.quoted.become(QuoteState.PENDING)
         self._begin(offer.quoted)
 
-    async def _check(self, ecash: Ecash, offer: _Offer, due: Due, zap: Nutzap) -> None:
+    async def _check(self, offer: _Offer, due: Due, zap: Nutzap) -> None:
         """Until it is known that a nutzap is good, or nobody waits for it any more; its mint may take its time.
         ``ProofRefused`` if it is not good.
         """
         while offer.quoted.state is QuoteState.UNPAID:
             try:
-                await ecash.check(zap.token, due.request)
+                await self._ecash.check(zap.token, due.request)
             except RailFailed as failed:
                 log.info("nostr: a nutzap waits for its mint: %s", failed.why)
                 await asyncio.sleep(CHECK_AGAIN_S)
@@ -387,7 +383,7 @@ class Till:
                 return
 
     def _note(self, why: str) -> None:
-        self._feed.feed([Noticed("nostr.nutzap", "nostr", "", why)])
+        self._feed.feed([Noticed("nostr.nutzap", EDGE, "", why)])
 
     # -- the end of a job ----------------------------------------------------------------------------------------------
 
@@ -403,13 +399,12 @@ class Till:
 
     def receipt_bytes(self, request_id: str) -> int:
         """What amount, request and receipt add to the result of a job; nothing if nothing is held for it."""
-        held = self.held_for(request_id)
-        if held is None:
-            return 0
-        return RECEIPT_BYTES + len(held.invoice) + (0 if self._ecash is None else self._ecash.proof_chars(held))
+        for rail, held in self._held_on(request_id):
+            return RECEIPT_BYTES + len(held.invoice) + rail.proof_chars(held)
+        return 0
 
     def settle(
-        self, request_id: str, problem: str, done: Callable[[Paid | Unpaid | None], None], call_id: str = ""
+        self, request_id: str, problem: str, done: Callable[[Earned | Unpaid | None], None], call_id: str = ""
     ) -> None:
         """A job has ended: release what is held for it if there is no problem, else refund it. ``call_id`` is its call,
         which the receipt is about; a job that was never called has a problem.
@@ -417,8 +412,7 @@ class Till:
         for rail, held in self._held_on(request_id):
             if problem:
                 rail.refund(held, problem, lambda: done(None))
-                if rail is self._ecash:
-                    self._ended(held.payment_hash, is_paid=False)
+                self._ended(held.payment_hash, is_paid=False)
             elif held.judge != "provider":
                 done(None)  # the buyer is this exchange: it looks at the result itself
             else:
@@ -426,19 +420,17 @@ class Till:
             return
         done(None)
 
-    def _release(self, rail: Payee, held: Held, call_id: str, done: Callable[[Paid | Unpaid | None], None]) -> None:
+    def _release(self, rail: Payee, held: Held, call_id: str, done: Callable[[Earned | Unpaid | None], None]) -> None:
         def issued(receipt: Issued | None) -> None:
-            done(Paid(held.msats, held.invoice, receipt))
+            done(Earned(held.msats, held.invoice, receipt))
 
-        # A crash came between the receipt and the result: the embedded wallet knows that by itself.
-        known = self._receipting.known(held.payment_hash, held.job_hash) if rail is self._ecash else None
+        known = rail.receipt_of(held)
         if known is not None:
             issued(known)
             return
 
         def released(proven: Proven | None) -> None:
-            if rail is self._ecash:
-                self._ended(held.payment_hash, is_paid=proven is not None)
+            self._ended(held.payment_hash, is_paid=proven is not None)
             if proven is None:
                 rail.forget(held)
                 done(Unpaid())
@@ -452,14 +444,14 @@ class Till:
         for rail, held in self._held_on(request_id):
             rail.forget(held)
 
-    def paid_before(self, request_id: str, job_hash: str) -> Paid | None:
+    def paid_before(self, request_id: str, job_hash: str) -> Earned | None:
         """A job whose payment and receipt are on record: a crash came before its result was told."""
         for over in self._payments.wallet.over.values():
             if not over.preimage:
                 continue
             issued = self._receipting.known(over.payment_hash, job_hash)
             if issued is not None and f'"session_id":"{request_id}"'.encode() in bytes(issued.receipt):
-                return Paid(over.msats, issued.request, issued)
+                return Earned(over.msats, issued.request, issued)
         return None
 
     def take_up(self, is_taken: Callable[[str], bool]) -> None:

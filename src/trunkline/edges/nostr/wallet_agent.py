@@ -25,23 +25,24 @@ from trunkline.edges.exchange import Feed
 from trunkline.edges.nostr import wallet_tokens
 from trunkline.edges.nostr.ecash import Ecash
 from trunkline.edges.nostr.keys import npub_of
+from trunkline.edges.nostr.names import EDGE, PAY, WALLET_AGENT
 from trunkline.edges.nostr.payments import Invoiced, Payments
 from trunkline.edges.nostr.till import Till
 from trunkline.edges.nostr.wallet_tokens import WalletTokens
 from trunkline.edges.resident import Resident
+from trunkline.edges.waiting import stored
 from trunkline.effects import Cancel, Deliver
 from trunkline.events import CancelAcknowledged
 from trunkline.model import Decision, Fault, Now, ProcessIdentity, Status, ToolDefinition, Verdict, fault
 from trunkline.money import budget, demands, signed_events, wallet
 from trunkline.money.budget import BUDGET_RULE, UNTIED_RULE, Budget
+from trunkline.money.cashu.tokens import mint_name
 from trunkline.money.demands import Demand, NotADemand
 from trunkline.money.job_names import salt_of
 from trunkline.money.rail import MAX_MSATS, Msats, Payer, RailFailed, RailName, Way
-from trunkline.money.wallet import OWN, Held, Paid, Refused
+from trunkline.money.wallet import OUTSIDE, OWN, Held, Paid, Refused
 
-EDGE: Final = "nostr"
-AGENT: Final = "nostr.wallet"
-PAY, NEW, FUND, MINT = f"{AGENT}/pay", f"{AGENT}/new", f"{AGENT}/fund", f"{AGENT}/mint"
+NEW, FUND, MINT = f"{WALLET_AGENT}/new", f"{WALLET_AGENT}/fund", f"{WALLET_AGENT}/mint"
 NOBODY_KNOWS: Final = "nobody can say whether it was paid"
 # How long a payment without an end of its own is known after it was sent: longer than ecash is locked.
 OPEN_MS: Final = 4 * 3_600_000
@@ -83,6 +84,31 @@ class Payment(Struct, frozen=True, forbid_unknown_fields=True):
     # The most that this mint may take for it, beside the amount.
     fee_msats: Annotated[int, Meta(ge=0, le=MAX_MSATS)] = 0
 
+    @property
+    def way(self) -> Way:
+        """How it is to be paid."""
+        return Way(mint_name(self.mint), self.fee_msats)
+
+    def held(self, payment_hash: str, call_id: str, now: Now, payee: str = OUTSIDE, quote_id: str = "") -> Held:
+        """The exchange's own money for it, on its way to this account, or to somebody without one."""
+        return Held(
+            payment_hash=payment_hash,
+            payer=OWN,
+            payee=payee,
+            msats=self.amount_msats,
+            invoice=self.invoice,
+            asked=self.asked,
+            quote_id=quote_id,
+            request_id=self.job.request_id,
+            schema_id=self.job.schema_id,
+            job_hash=self.job.job_hash,
+            provider=self.payee,
+            at_ms=now.ms,
+            judge="buyer",
+            order=self.job.order,
+            call_id=call_id,
+        )
+
 
 class _New(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
@@ -104,7 +130,8 @@ def _schema(properties: dict[str, Any], required: tuple[str, ...]) -> Raw:
     return Raw(msgspec.json.encode(shape))
 
 
-# What ``Payment``, ``_New`` and ``_Fund`` want stands here, too: so the exchange says which part of an input is wrong.
+# What ``Payment``, ``_New``, ``_Fund`` and ``_Mint`` want stands here, too: so the exchange says which part of an input
+# is wrong.
 _MSATS: Final = {"type": "integer", "minimum": 1, "maximum": MAX_MSATS}
 _HEX32: Final = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _PAID_BEFORE: Final = {
@@ -209,7 +236,7 @@ class WalletAgent(Resident):
         is_open: Callable[[str], bool],
         public: str,
         payers: Sequence[Payer],
-        ecash: Ecash | None,
+        ecash: Ecash,
         relay: Callable[[], str],
         background: Background,
         process: ProcessIdentity,
@@ -217,11 +244,11 @@ class WalletAgent(Resident):
         entropy: Callable[[int], bytes],
         tokens: WalletTokens | None = None,
     ) -> None:
-        super().__init__(feed, EDGE, AGENT, version, process, entropy)
+        super().__init__(feed, EDGE, WALLET_AGENT, version, process, entropy)
         self._tokens = tokens
         self._budget = Budget(settings.max_msats_per_job, settings.max_msats_per_day)
         self._prepay = settings.prepay
-        self._mints = frozenset(mint.rstrip("/") for mint in settings.mints)
+        self._mints = frozenset(map(mint_name, settings.mints))
         self._payments = payments
         self._till = till
         self._is_open = is_open
@@ -247,15 +274,27 @@ class WalletAgent(Resident):
             return _denied("input", fault("tool.invalid_input"))
         problem = self._beyond_budget(payment, self._feed.now())
         if problem is None:
-            return self._misfit(payment)
+            return self._unfit(payment)
         too_much = self._too_much(payment, self._feed.now())
         return msgspec.structs.replace(_denied(BUDGET_RULE, problem), for_record=too_much)
 
-    def _misfit(self, payment: Payment) -> Verdict | None:
-        """What a person would be shown wrongly is denied, and what does not name its job is always asked about."""
-        if payment.mint and payment.mint.rstrip("/") not in self._mints:
-            return _denied("input", fault("tool.invalid_input", "mint: is not listed in [nostr.wallet] mints"))
-        return _untied(payment)
+    def _unfit(self, payment: Payment) -> Verdict | None:
+        """What a person would be shown wrongly is denied; an invoice that does not say which job it is for is always
+        asked about.
+        """
+        if payment.mint and payment.way.mint not in self._mints:
+            return _denied_input("mint", "is not listed in [nostr.wallet] mints")
+        try:
+            demand = demands.read(payment.invoice, payment.job.job_hash, salt_of(bytes(payment.asked)))
+        except NotADemand:
+            return None  # it is refused when it is to be paid, with the reason
+        misfit = demands.problem(demand, payment.way)
+        if misfit is not None:
+            return _denied_input(*misfit)
+        if payment.invoice_names_job not in {None, bool(demand.names_job)}:
+            return _denied_input("invoice_names_job", "is not what the invoice says")
+        reason = "the invoice does not say which job it is for: only the payee's word ties it to this one"
+        return None if demand.names_job else Verdict(Decision.ASK, UNTIED_RULE, reason, WALLET_AGENT)
 
     def _too_much(self, payment: Payment, now: Now) -> str:
         """The amount, the limit and the setting; empty if so much may be paid."""
@@ -338,36 +377,20 @@ class WalletAgent(Resident):
     def _hold(self, effect: Deliver, payment: Payment, invoiced: Invoiced, now: Now) -> None:
         payment_hash, order = invoiced.payment_hash, payment.job.order
 
-        def stored() -> None:
+        def is_held() -> None:
             self._done(effect, {"state": "held", "rail": "lightning", "payment_hash": payment_hash})
 
         if self._till.is_offer(payment_hash):
             # What is paid by hand is for no call whose verdict we know: the provider, who is ourselves, judges it.
             judge = "buyer" if order else "provider"
-            self._till.pay(payment_hash, OWN, judge, now, order=order, call_id=effect.call_id, then=stored)
+            self._till.pay(payment_hash, OWN, judge, now, order=order, call_id=effect.call_id, then=is_held)
             return
         if self._till.request_of(payment_hash):
             raise Refused("PAYMENT_FAILED", "the job of this invoice is not waiting for a payment")
         if not order:
             raise Refused("PAYMENT_FAILED", "no call waits for this job (order), so nobody would say when it is paid")
-        held = Held(
-            payment_hash=payment_hash,
-            payer=OWN,
-            payee=invoiced.payee,
-            msats=invoiced.msats,
-            invoice=payment.invoice,
-            asked=payment.asked,
-            quote_id=invoiced.quote_id,
-            request_id=payment.job.request_id,
-            schema_id=payment.job.schema_id,
-            job_hash=payment.job.job_hash,
-            provider=payment.payee,
-            at_ms=now.ms,
-            judge="buyer",
-            order=order,
-            call_id=effect.call_id,
-        )
-        self._payments.hold(held, stored)
+        held = payment.held(payment_hash, effect.call_id, now, invoiced.payee, invoiced.quote_id)
+        self._payments.hold(held, is_held)
 
     def _send(self, effect: Deliver, payment: Payment, demand: Demand, now: Now) -> None:
         """Have it paid at once. That it was sent counts from here on, and is on record before it is."""
@@ -376,34 +399,17 @@ class WalletAgent(Resident):
             raise Refused("PAYMENT_FAILED", _NO_WAY[demand.rail])
         if not self._prepay:
             raise Refused("PAYMENT_FAILED", _NO_PREPAY[demand.rail])
-        wish = Held(
-            payment_hash=demand.payment_hash,
-            payer=OWN,
-            payee=payment.payee,
-            msats=payment.amount_msats,
-            invoice=payment.invoice,
-            asked=payment.asked,
-            quote_id="",
-            request_id=payment.job.request_id,
-            schema_id=payment.job.schema_id,
-            job_hash=payment.job.job_hash,
-            provider=payment.payee,
-            at_ms=now.ms,
-            judge="buyer",
-            order=payment.job.order,
-            call_id=effect.call_id,
-        )
-        way = Way(payment.mint.rstrip("/"), payment.fee_msats)
+        wish, way = payment.held(demand.payment_hash, effect.call_id, now), payment.way
         payer.need_ready(wish, way)
         sent = wallet.Sent(
             wish.payment_hash, wish.provider, wish.msats, wish.job_hash, wish.order, wish.call_id, now.ms,
             demand.expires_s * 1000 or now.ms + OPEN_MS, way.fee_msats,
         )  # fmt: skip
 
-        def stored() -> None:
+        def send() -> None:
             self._background.spawn(self._sent(effect, wish, demand.rail, payer, way))
 
-        self._payments.take(self._payments.wallet.try_send(sent), stored)
+        self._payments.take(self._payments.wallet.try_send(sent), send)
 
     async def _sent(self, effect: Deliver, wish: Held, rail: RailName, payer: Payer, way: Way) -> None:
         """Pay, and wait for what is known of it."""
@@ -413,7 +419,8 @@ class WalletAgent(Resident):
             if failed.is_unknown:
                 self.finish(effect.call_id, Status.UNKNOWN, fault("tool.failed", failed.why))
                 return
-            await self._stored(wallet.Settled(wish.payment_hash))
+            self._payments.take(wallet.Settled(wish.payment_hash))
+            await stored(self._feed)
             self._failed(effect, fault("tool.failed", failed.why))
             return
         except BaseException:
@@ -423,15 +430,14 @@ class WalletAgent(Resident):
             raise
         told = {"state": "handed_over", "rail": rail, "payment_hash": wish.payment_hash}
         if preimage:
-            await self._stored(wallet.Settled(wish.payment_hash, preimage))
+            self._payments.take(wallet.Settled(wish.payment_hash, preimage))
+            await stored(self._feed)
             told |= {"state": "paid", "preimage": preimage}
         self._done(effect, told)
 
     async def _mint(self, effect: Deliver, wish: _Mint) -> None:
         """Have a mint write an invoice. Nothing is lost if that is never paid."""
         try:
-            if self._ecash is None:
-                raise RailFailed("no mint is listed in [nostr.wallet] mints")
             invoice, expires_s = await self._ecash.fund(wish.mint, wish.msats)
         except RailFailed as failed:
             self._failed(effect, fault("tool.failed", failed.why))
@@ -451,13 +457,6 @@ class WalletAgent(Resident):
             # What is on record of it is there before anybody is told.
             self._feed.when_stored(lambda: self._done(effect, told))
 
-    async def _stored(self, step: wallet.Step) -> None:
-        import asyncio
-
-        on_disk = asyncio.Event()
-        self._payments.take(step, on_disk.set)
-        await on_disk.wait()
-
     # -- words ---------------------------------------------------------------------------------------------------------
 
     def _done(self, effect: Deliver, told: dict[str, Any]) -> None:
@@ -468,27 +467,11 @@ class WalletAgent(Resident):
 
 
 def _denied(rule: str, problem: Fault) -> Verdict:
-    return Verdict(Decision.DENY, rule, problem.message, AGENT, problem)
+    return Verdict(Decision.DENY, rule, problem.message, WALLET_AGENT, problem)
 
 
-def _untied(payment: Payment) -> Verdict | None:
-    """Nobody but a person lets an invoice through that does not say which job it is for."""
-    try:
-        demand = demands.read(payment.invoice, payment.job.job_hash, salt_of(bytes(payment.asked)))
-    except NotADemand:
-        return None  # it is refused when it is to be paid, with the reason
-    if demand.names_job is False:
-        return _denied("input", fault("tool.invalid_input", "invoice: is for another job"))
-    if payment.invoice_names_job not in {None, bool(demand.names_job)}:
-        return _denied("input", fault("tool.invalid_input", "invoice_names_job: is not what the invoice says"))
-    if (payment.mint.rstrip("/") not in demand.mints) if demand.rail == "cashu" else bool(payment.mint):
-        return _denied("input", fault("tool.invalid_input", "mint: is none whose ecash the invoice asks for"))
-    if demand.rail != "cashu" and payment.fee_msats:
-        return _denied("input", fault("tool.invalid_input", "fee_msats: is what a mint takes, and there is none"))
-    if demand.rail == "cashu" and demand.names_job is None:
-        return _denied("input", fault("tool.invalid_input", "invoice: names no job, so no receipt of it would hold"))
-    reason = "the invoice does not say which job it is for: only the payee's word ties it to this one"
-    return None if demand.names_job else Verdict(Decision.ASK, UNTIED_RULE, reason, AGENT)
+def _denied_input(part: str, why: str) -> Verdict:
+    return _denied("input", fault("tool.invalid_input", f"{part}: {why}"))
 
 
 def _need_asked(payment: Payment) -> None:

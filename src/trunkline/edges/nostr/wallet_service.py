@@ -14,14 +14,14 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from msgspec import Struct
-
 from trunkline.edges.exchange import Feed
 from trunkline.edges.nostr import nip47
 from trunkline.edges.nostr.events import Draft, Event, signed
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.messages import BadMessage
+from trunkline.edges.nostr.names import EDGE
 from trunkline.edges.nostr.nip47 import WalletError, WalletRequest
+from trunkline.edges.nostr.pace import Pace
 from trunkline.edges.nostr.payments import Invoiced, Payments
 from trunkline.edges.nostr.session import Filter
 from trunkline.edges.nostr.till import Till
@@ -55,8 +55,8 @@ class WalletService:
         self._till = till
         self._say = say
         # By account, and under "" for strangers.
-        self._requests: dict[str, _Pace] = {}
-        self._payments_made: dict[str, _Pace] = {}
+        self._requests: dict[str, Pace] = {}
+        self._payments_made: dict[str, Pace] = {}
         self.counts = dict.fromkeys(("requests", "refused"), 0)
 
     @property
@@ -84,7 +84,7 @@ class WalletService:
         # Whoever signed it: each account has its own share, which no stranger and no other account can use up.
         account = self._payments.wallet.account_of(event.pubkey)
         most = STRANGERS_PER_MINUTE if account is None else REQUESTS_PER_MINUTE
-        if not _has_room(self._requests, account or "", most, now):
+        if not self._requests.setdefault(account or "", Pace(most)).try_take(now):
             self._note("nostr.wallet_too_many", "requests to the wallet came faster than they are looked at")
             return
         try:
@@ -147,7 +147,7 @@ class WalletService:
 
     def _begin(self, invoiced: Invoiced, account: str, waiting: tuple[str, str, str], now: Now) -> None:
         self._payments.need_open(account)
-        if not _has_room(self._payments_made, account, PAYMENTS_PER_MINUTE, now):
+        if not self._payments_made.setdefault(account, Pace(PAYMENTS_PER_MINUTE)).try_take(now):
             raise Refused("RATE_LIMITED", f"more than {PAYMENTS_PER_MINUTE} payments in a minute; try again later")
         if self._till.is_offer(invoiced.payment_hash):
             self._till.pay(invoiced.payment_hash, account, "provider", now, nip47=waiting)
@@ -239,22 +239,4 @@ class WalletService:
         self._say(signed(draft, self._signer))
 
     def _note(self, code: str, detail: str) -> None:
-        self._feed.feed([Noticed(code, "nostr", "", detail)])
-
-
-class _Pace(Struct):
-    """What one may still do at once, and when that was reckoned."""
-
-    room: float
-    at: float
-
-
-def _has_room(paces: dict[str, _Pace], who: str, per_minute: int, now: Now) -> bool:
-    """Count one of so many in a minute, or say that there are too many."""
-    pace = paces.setdefault(who, _Pace(float(per_minute), now.mono))
-    pace.room = min(float(per_minute), pace.room + (now.mono - pace.at) * per_minute / 60.0)
-    pace.at = now.mono
-    if pace.room < 1.0:
-        return False
-    pace.room -= 1.0
-    return True
+        self._feed.feed([Noticed(code, EDGE, "", detail)])

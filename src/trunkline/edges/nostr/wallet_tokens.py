@@ -17,13 +17,13 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from trunkline.edges.nostr.ecash import Ecash
+from trunkline.edges.nostr.names import WALLET_AGENT
 from trunkline.effects import Deliver
 from trunkline.model import ToolDefinition
 from trunkline.money.cashu import sealing
 from trunkline.money.rail import MAX_MSATS, Msats, RailFailed
 
-AGENT: Final = "nostr.wallet"
-SEND, TOKEN, RECEIVE = f"{AGENT}/send", f"{AGENT}/token", f"{AGENT}/receive"
+SEND, TOKEN, RECEIVE = f"{WALLET_AGENT}/send", f"{WALLET_AGENT}/token", f"{WALLET_AGENT}/receive"
 NAME_BYTES: Final = 6
 
 

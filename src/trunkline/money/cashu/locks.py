@@ -52,7 +52,6 @@ class Lock(Struct, frozen=True):
     locktime: int = 0
     # Nobody here, and there is a locktime: then anybody can.
     refund_keys: tuple[bytes, ...] = ()
-    refund_signatures: int = 1
     # That signatures are over all inputs and outputs of a swap, and not over each secret.
     signs_all: bool = False
     # The job that it is for: part of the secret, so that who opens the lock signs it too. Mints pass it over.
@@ -101,13 +100,14 @@ def read_lock(secret: str) -> Lock | None:
     elif _HASH.fullmatch(lock_hash := conditions.data) is None:
         raise malformed("a lock to something that is no hash")
     refund_keys = _keys(tags.get("refund", []))
+    # How many of them have to sign matters to nobody here, but for a number that is none.
+    _needed(tags.get("n_sigs_refund"), len(refund_keys))
     return Lock(
         _once_each(keys),
         _needed(tags.get("n_sigs"), len(keys)) if keys or "n_sigs" in tags else 0,
         lock_hash,
         _locktime(tags.get("locktime")),
         _once_each(refund_keys),
-        _needed(tags.get("n_sigs_refund"), len(refund_keys)),
         _signs_all(tags.get("sigflag", ["SIG_INPUTS"])),
         _only(tags.get(JOB_TAG)),
         _only(tags.get(PAYMENT_TAG)),

@@ -22,8 +22,8 @@ from trunkline.money.cashu.tokens import Proof
 from trunkline.money.rail import RailFailed
 from trunkline.money.wallet import Held
 
-# Some 400 bytes each, a locked one 900. From ``MANY`` on small ones are swapped for large ones, from ``MAX_PROOFS`` on
-# nothing new is bought or asked for. Neither bounds what is read: whatever was written is money.
+# Some 400 bytes each, a locked one 900. From ``MANY_PROOFS`` on small ones are swapped for large ones, from
+# ``MAX_PROOFS`` on nothing new is bought or asked for. Neither bounds what is read: whatever was written is money.
 MANY_PROOFS: Final = 512
 MAX_PROOFS: Final = 4096
 MAX_PURSE_BYTES: Final = 8_388_608

@@ -33,6 +33,8 @@ _V3, _V4 = "cashuA", "cashuB"
 # 8 bytes: an id of the first version, or the short form of one of the second, which has 33.
 _KEYSET_ID: Final = re.compile(r"[0-9a-f]{16}(?:[0-9a-f]{50})?")
 _URL: Final = re.compile(r"https?://[!-~]+")
+# What a token is in that names no unit, and all ecash that is paid with and taken here.
+UNIT: Final = "sat"
 _UNIT: Final = re.compile(r"[a-z0-9]{1,16}")
 _BASE64: Final = re.compile(r"[A-Za-z0-9_+/-]*={0,2}")
 _FOR_URLS: Final = str.maketrans("+/", "-_")
@@ -119,7 +121,12 @@ def mint_url(url: str) -> str:
     """A mint's address in the form that tokens name it by: no slash at its end."""
     if len(url) > MAX_URL_CHARS or _URL.fullmatch(url) is None:
         raise malformed("the mint's address is no URL")
-    return url.rstrip("/")
+    return mint_name(url)
+
+
+def mint_name(text: str) -> str:
+    """The same of a text that may be no address at all, to see whether it names a mint that is known."""
+    return text.rstrip("/")
 
 
 def base64_bytes(text: str) -> bytes:
@@ -228,7 +235,7 @@ def _from_json(data: bytes) -> Token:
         raise malformed("a token of several mints")
     proofs = [_proof_of_json(proof) for part in read.token for proof in part.proofs]
     # Without a unit it is the first one that there was.
-    return token(mints.pop(), read.unit or "sat", proofs, read.memo or "")
+    return token(mints.pop(), read.unit or UNIT, proofs, read.memo or "")
 
 
 def proof_of_json(data: bytes) -> Proof:

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from tests.mints import MintServer
 from tests.unit.money.paid import JOB_HASH, NPUB, signed_event
-from trunkline.edges.nostr.cashu_rail import CashuRail
+from trunkline.edges.nostr.cashu_rail import AtMint
 from trunkline.edges.nostr.mint_client import MintClient
 from trunkline.money.cashu import proof
 from trunkline.money.cashu.locks import JOB_TAG
@@ -31,7 +31,7 @@ class Side:
         self.secret = secret
         self.rail = self.started(Purse(server.mint.proofs(amount)) if amount else Purse())
 
-    def started(self, purse: Purse) -> CashuRail:
+    def started(self, purse: Purse) -> AtMint:
         """The same after a kill, with this on disk."""
         mint = MintClient(self.server.url, timeout_s=5)
         count = iter(range(10_000))
@@ -39,12 +39,12 @@ class Side:
         def chance(size: int) -> bytes:
             return hashlib.sha256(self.secret + str(next(count)).encode() + bytes(len(self.disk))).digest()[:size]
 
-        return CashuRail(mint, self.secret, purse, self.disk.append, self.server.wall, chance)
+        return AtMint(mint, self.secret, purse, self.disk.append, self.server.wall, chance)
 
 
 async def wanted(payee: Side, amount: int = 13, **changed: Any) -> Held:
     """What the payee asks for, in an event that he signed."""
-    await payee.rail.look()
+    await payee.rail.learn_keyset()
     usual = {"mints": (payee.server.url,), "tags": ((JOB_TAG, JOB_HASH),)}
     request = write_request(PaymentRequest(amount, "sat", key=payee.rail.key.hex(), **(usual | changed)))
     asked = signed_event([("amount", str(amount * 1000), request), payee.rail.keyset_tag()])
@@ -55,8 +55,8 @@ async def wanted(payee: Side, amount: int = 13, **changed: Any) -> Held:
     )  # fmt: skip
 
 
-async def locked(payer: Side | CashuRail, wish: Held, most_fee: int = 1) -> Locked:
-    rail = payer if isinstance(payer, CashuRail) else payer.rail
+async def locked(payer: Side | AtMint, wish: Held, most_fee: int = 1) -> Locked:
+    rail = payer if isinstance(payer, AtMint) else payer.rail
     return await rail.lock(wish, lambda _tag: True, most_fee)
 
 

@@ -19,11 +19,11 @@ from trunkline.edges.nostr.messages import JobFeedback, JobResult
 from trunkline.edges.nostr.offer import Offer
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.provider import Provider
-from trunkline.edges.nostr.receipting import Receipting
 from trunkline.edges.nostr.till import Till
 from trunkline.jobs.tool_schemas import schema_id_of
 from trunkline.model import ToolDefinition
 from trunkline.testing.memory import ANY_OBJECT, AttachedAgent, MemoryExchange
+from trunkline.testing.nostr import till_of
 
 TOOL = "com.example.echo/echo"
 ECHO = schema_id_of(TOOL)
@@ -63,8 +63,7 @@ class Bench:
     def made_till(self, given: Surroundings, signer: Signer) -> Till:
         self.payments = Payments(given.feed, given.views, WALLET_SECRET)
         self.payments.take_up()
-        receipting = Receipting(given.feed, given.views, self.payments)
-        self.till = Till(given.feed, self.settings, signer.public, self.payments, receipting)
+        self.till = till_of(given, self.settings, signer, self.payments)
         return self.till
 
     def _say(self, event: Event, told: Callable[[bool], None]) -> None:

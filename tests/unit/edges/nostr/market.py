@@ -26,6 +26,7 @@ from trunkline.jobs import embedding
 from trunkline.jobs.schemas import EMBEDDING, RERANK, job_types
 from trunkline.model import Now
 from trunkline.testing.memory import MadeCall, MemoryExchange
+from trunkline.testing.nostr import ecash_without_mints
 
 US = Signer(bytes(31) + b"\x01")
 PROVIDERS = tuple(Signer(bytes(30) + b"\x01" + bytes([number])) for number in range(1, 10))
@@ -82,9 +83,9 @@ class Market:
         given = self.exchange.surroundings()
         self.payments = Payments(given.feed, given.views, WALLET_SECRET)
         self.payments.take_up()
-        self.settling = Settling(
-            given.feed, given.views, self.payments, Receipting(given.feed, given.views, self.payments)
-        )
+        receipting = Receipting(given.feed, given.views, self.payments)
+        ecash = ecash_without_mints(given, self.payments)
+        self.settling = Settling(given.feed, given.views, self.payments, receipting, ecash)
         self.agent = RemoteJobs(
             given.feed, given.views, self.settings, US, self, self._say, given.process, "0", Random(7).randbytes,
             self.settling,

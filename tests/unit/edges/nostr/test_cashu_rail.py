@@ -62,7 +62,7 @@ async def test_a_token_is_taken_once(server: MintServer) -> None:
     token = token_of(await locked(payer, wish), server)
     payee.rail.take(wish, token)
     again = payee.started(payee.disk[-1])
-    await again.look()
+    await again.learn_keyset()
     for rail in (payee.rail, again):
         with pytest.raises(ProofRefused) as error:
             await rail.check(token, wish.invoice)
@@ -113,7 +113,7 @@ async def test_who_has_not_enough_or_not_at_this_mint_locks_nothing(server: Mint
     wish = await wanted(payee)
     for amount in (0, 12, 13):  # the fee is one more
         poor = Side(server, PAYER_SECRET, amount)
-        await poor.rail.look()
+        await poor.rail.learn_keyset()
         with pytest.raises(RailFailed, match="not enough"):
             poor.rail.need_ready(wish, 1)
         with pytest.raises(RailFailed, match="not enough"):
@@ -133,7 +133,7 @@ async def test_at_a_mint_that_enforces_no_locks_nothing_is_asked_for_or_locked(s
     assert payee.rail.can_ask(13)
     server.instead["/v1/info"] = (200, b'{"nuts":{}}')
     with pytest.raises(RailFailed, match="NUT"):
-        await payee.rail.look()
+        await payee.rail.learn_keyset()
     assert not payee.rail.can_ask(13)
     with pytest.raises(RailFailed, match="NUT"):
         await locked(payer, wish)
@@ -142,7 +142,7 @@ async def test_at_a_mint_that_enforces_no_locks_nothing_is_asked_for_or_locked(s
 
 async def test_what_the_mints_fee_would_eat_and_what_its_keys_cannot_make_is_not_asked_for(server: MintServer) -> None:
     payee = Side(server, PAYEE_SECRET)
-    await payee.rail.look()
+    await payee.rail.learn_keyset()
     assert [payee.rail.can_ask(amount) for amount in (1, 2, 2**62)] == [False, True, False]
 
 

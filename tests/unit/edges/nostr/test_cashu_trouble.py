@@ -12,7 +12,7 @@ import pytest
 from tests.mints import NUTS, MintServer, listening
 from tests.unit.edges.nostr.ecash_sides import NOW, Side, locked, token_of, verify, wanted
 from tests.unit.money.cashu.toy_mint import PAYEE_SECRET, PAYER_SECRET, ToyMint
-from trunkline.edges.nostr.cashu_rail import LOCK_S, SWAPPED_AT_ONCE, CashuRail
+from trunkline.edges.nostr.cashu_rail import LOCK_S, SWAPPED_AT_ONCE, AtMint
 from trunkline.edges.nostr.mint_client import MintClient
 from trunkline.money import bolt11
 from trunkline.money.cashu.curve import hash_to_curve
@@ -116,7 +116,7 @@ async def redeem(server: MintServer, proofs: tuple[Proof, ...]) -> None:
     await MintClient(server.url).swap(opened, outputs_of(amount, keyset, str, server.mint.chance), keyset)
 
 
-async def over(payer: Side, server: MintServer) -> tuple[CashuRail, Locked]:
+async def over(payer: Side, server: MintServer) -> tuple[AtMint, Locked]:
     """The payer when the lock of his one payment has ended."""
     server.wall = lambda: float(NOW + LOCK_S + 61)
     rail = payer.started(payer.disk[-1])
@@ -289,7 +289,7 @@ async def test_a_mint_takes_no_more_for_a_payment_than_was_agreed_to(server: Min
     server.mint = ToyMint(fee_ppk=20_000)
     payer, payee = Side(server, PAYER_SECRET, 2000), Side(server, PAYEE_SECRET)
     wish = await wanted(payee, 100)
-    await payer.rail.look()
+    await payer.rail.learn_keyset()
     assert payer.rail.cost(100) == 20
     with pytest.raises(RailFailed, match="takes 20 satoshis"):
         payer.rail.need_ready(wish, 19)
@@ -312,7 +312,7 @@ async def test_of_many_small_proofs_few_large_ones_are_made_while_there_is_room(
     full = side.started(Purse(rail.purse.proofs * (MAX_PROOFS // len(rail.purse.proofs) + 1)))
     with pytest.raises(RailFailed, match="the most"):
         await full.fund(21)
-    await full.look()
+    await full.learn_keyset()
     assert not full.can_ask(13)
 
 

@@ -219,7 +219,7 @@ async def test_a_relay_that_is_left_is_talked_to_no_more(monkeypatch: pytest.Mon
     async with kit(monkeypatch) as at, relay() as one:
         one.takes = lambda event: None
         at.client.add(one.url)
-        assert await at.client.wait_connected(one.url, 5)
+        assert await at.client.wait_any_connected(5)
         told = at.client.say(event(by=OURS))
         at.client.remove(one.url)
         assert not await asyncio.wait_for(told, 5)
@@ -294,4 +294,4 @@ async def test_an_address_that_cannot_be_one_is_no_defect(monkeypatch: pytest.Mo
         at.client.add("ws://127.0.0.1:99999999")
         at.client.add(one.url)
         at.listen()
-        assert await at.client.wait_connected(one.url, 5)
+        assert await at.client.wait_any_connected(5)

@@ -17,33 +17,39 @@ from tests.mints import MintServer, listening
 from tests.unit.edges.nostr.kit import OURS
 from tests.unit.edges.nostr.market import WALLET_SECRET
 from tests.unit.money.cashu.toy_mint import PAYEE_SECRET, ToyMint
-from tests.unit.money.paid import JOB_HASH, NPUB, signed_event
+from tests.unit.money.paid import JOB_HASH, NPUB, job_locked, signed_event
 from trunkline.config import Nostr, NostrKinds, NostrWallet
 from trunkline.edges.background import Background
-from trunkline.edges.nostr import nutzaps
-from trunkline.edges.nostr.cashu_rail import LOCK_S, CashuRail
-from trunkline.edges.nostr.ecash import LAST_AGAIN_S, TERMS_S, Ecash, files_of
-from trunkline.edges.nostr.events import Event
+from trunkline.edges.nostr import messages, nutzaps
+from trunkline.edges.nostr.cashu_rail import LOCK_S, AtMint
+from trunkline.edges.nostr.ecash import KEYSET_S, Ecash, files_of
+from trunkline.edges.nostr.events import Draft, Event, signed
+from trunkline.edges.nostr.keys import Signer
+from trunkline.edges.nostr.later import FIRST_AGAIN_S, LAST_AGAIN_S
+from trunkline.edges.nostr.messages import JobRequest
 from trunkline.edges.nostr.mint_client import MintClient
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.receipting import Receipting
-from trunkline.edges.nostr.till import Till
+from trunkline.edges.nostr.till import LOOK_S, RECEIPT_BYTES, Price, Priced, Till
 from trunkline.edges.nostr.wallet_agent import WalletAgent
 from trunkline.edges.nostr.wallet_tokens import WalletTokens
+from trunkline.jobs.schemas import EMBEDDING
 from trunkline.ledger import wallets
-from trunkline.model import Status
+from trunkline.model import Now, Status
 from trunkline.money import wallet
 from trunkline.money.cashu.curve import hash_to_curve
 from trunkline.money.cashu.locks import JOB_TAG, signed_witness
 from trunkline.money.cashu.purse import Purse
-from trunkline.money.cashu.requests import PaymentRequest, read_request, write_request
+from trunkline.money.cashu.requests import PaymentRequest, payment_hash_of, read_request, write_request
 from trunkline.money.cashu.sealing import sealed, unsealed
 from trunkline.money.cashu.swaps import outputs_of
 from trunkline.money.cashu.tokens import Token, read_token, write_token
-from trunkline.money.rail import RailFailed, Way
+from trunkline.money.quotes import KeyTaken
+from trunkline.money.rail import PaymentProof, Proven, RailFailed, Way
 from trunkline.money.refusals import ProofRefused
 from trunkline.money.wallet import Held, Refused
 from trunkline.testing.memory import MadeCall, MemoryExchange
+from trunkline.testing.nostr import till_of
 
 FUNDED = 100
 
@@ -107,7 +113,7 @@ async def server() -> AsyncIterator[MintServer]:
 @pytest.fixture
 async def house(server: MintServer, tmp_path: Path) -> AsyncIterator[House]:
     found = House(server, tmp_path)
-    await found.until(lambda: found.ecash.rails[server.url].terms is not None)
+    await found.until(lambda: found.ecash.at_mints[server.url].keyset is not None)
     await found.funded()
     yield found
     found.ecash.stop()
@@ -115,13 +121,13 @@ async def house(server: MintServer, tmp_path: Path) -> AsyncIterator[House]:
     found.exchange.close()
 
 
-def payee(server: MintServer) -> CashuRail:
-    return CashuRail(MintClient(server.url), PAYEE_SECRET, Purse(), lambda _purse: None, server.wall, os.urandom)
+def payee(server: MintServer) -> AtMint:
+    return AtMint(MintClient(server.url), PAYEE_SECRET, Purse(), lambda _purse: None, server.wall, os.urandom)
 
 
 async def wanted(server: MintServer, amount: int = 13, **changed: Any) -> Held:
     rail = payee(server)
-    await rail.look()
+    await rail.learn_keyset()
     usual = {"mints": (server.url,), "tags": ((JOB_TAG, JOB_HASH),)}
     request = write_request(PaymentRequest(amount, "sat", key=rail.key.hex(), **(usual | changed)))
     asked = signed_event([("amount", str(amount * 1000), request), rail.keyset_tag()])
@@ -189,7 +195,7 @@ async def test_a_payee_who_redeems_a_part_holds_up_nothing_and_is_recorded_with_
     second = await paid(house, server, 20)
     house.exchange.advance(LOCK_S + 61)
     await house.until(lambda: house.money() == (FUNDED - 2, 0))
-    await house.until(lambda: not house.ecash.rails[server.url].purse.locked)
+    await house.until(lambda: not house.ecash.at_mints[server.url].purse.locked)
     own = house.payments.wallet
     assert own.paid == {NPUB: wallet.Paid(1, 2_000)}
     assert second.payment_hash not in own.spent
@@ -200,7 +206,9 @@ async def test_a_payee_who_redeems_a_part_holds_up_nothing_and_is_recorded_with_
 
 async def test_what_a_mint_does_not_say_of_one_payment_holds_up_no_other(house: House, server: MintServer) -> None:
     await paid(house, server, 3)
-    first = {hash_to_curve(one.secret.encode()).hex() for one in house.ecash.rails[server.url].purse.locked[0].proofs}
+    first = {
+        hash_to_curve(one.secret.encode()).hex() for one in house.ecash.at_mints[server.url].purse.locked[0].proofs
+    }
     await paid(house, server, 20)
 
     def fails(path: str, body: Any) -> None:
@@ -216,7 +224,7 @@ async def test_a_refund_whose_answer_was_lost_is_no_payment(house: House, server
     wish = await paid(house, server, 13)
     server.is_deaf.add("/v1/swap")
     house.exchange.advance(LOCK_S + 61)
-    await house.until(lambda: house.ecash.rails[server.url].purse.begun)
+    await house.until(lambda: house.ecash.at_mints[server.url].purse.begun)
     server.is_deaf.clear()
 
     def is_back() -> bool:
@@ -282,8 +290,8 @@ async def test_what_we_ask_for_is_in_whole_satoshis_for_our_key_and_names_the_jo
     request = read_request(due.request)
     assert (due.amount_msats, request.amount, request.mints) == (13_000, 13, (server.url,))
     assert request.job_hash == JOB_HASH
-    assert request.key == house.ecash.rails[server.url].key.hex()
-    assert house.ecash.keyset_tags(due.request) == (house.ecash.rails[server.url].keyset_tag(),)
+    assert request.key == house.ecash.at_mints[server.url].key.hex()
+    assert house.ecash.keyset_tags(due.request) == (house.ecash.at_mints[server.url].keyset_tag(),)
     info = house.ecash.info(["ws://x"], 5)
     assert (info.kind, info.value("mint"), info.value("pubkey")) == (10_019, server.url, request.key)
 
@@ -292,7 +300,7 @@ async def test_a_mint_that_does_not_answer_is_left_alone_for_a_while_and_asked_f
     house: House, server: MintServer
 ) -> None:
     server.instead["/v1/info"] = (200, b'{"nuts":{}}')
-    house.exchange.advance(TERMS_S + 1)
+    house.exchange.advance(KEYSET_S + 1)
     await house.until(lambda: house.ecash.asking(13_000, OURS.npub, JOB_HASH, "id") is None)
     with pytest.raises(RailFailed, match="NUT"):
         await house.ecash.pay(await wanted_of(server), Way(server.url))
@@ -303,6 +311,37 @@ async def test_a_mint_that_does_not_answer_is_left_alone_for_a_while_and_asked_f
     server.instead.clear()
     house.exchange.advance(LAST_AGAIN_S + 1)
     await house.until(lambda: house.ecash.asking(13_000, OURS.npub, JOB_HASH, "id") is not None)
+
+
+async def test_a_verdict_has_payments_looked_at_at_once_and_nothing_else_sooner(
+    house: House, server: MintServer
+) -> None:
+    await house.ecash.send("name", 13_000)
+    await house.ecash.fund(server.url, 5_000)
+    await paid(house, server, 20)
+    [locked] = house.ecash.at_mints[server.url].purse.locked
+    points = {hash_to_curve(one.secret.encode()).hex() for one in locked.proofs}
+    looked: list[bool] = []
+    server.before = lambda path, body: looked.append(True) if points & set(body.get("Ys", ())) else None
+    house.exchange.advance(FIRST_AGAIN_S + 1)
+    await house.until(lambda: not house.ecash._is_looking)
+    for _ in range(3):
+        server.asked.clear()
+        house.ecash.look_soon()
+        await house.until(lambda: not house.ecash._is_looking)
+        # Not what the mint signs with, whether its invoice was paid, or whether somebody has received the token.
+        assert server.asked == ["/v1/checkstate"]
+    # Nobody has redeemed it: it is looked at after a second, and then after two.
+    for count in (1, 0, 1):
+        looked.clear()
+        house.exchange.advance(FIRST_AGAIN_S)
+        await house.until(lambda: not house.ecash._is_looking)
+        assert len(looked) == count
+    server.asked.clear()
+    house.exchange.advance(LAST_AGAIN_S + 1)
+    await house.until(lambda: not house.ecash._is_looking)
+    assert sum(path == "/v1/checkstate" for path in server.asked) == 2
+    assert [path for path in server.asked if path.startswith("/v1/mint/quote")]
 
 
 async def wanted_of(server: MintServer) -> Held:
@@ -344,7 +383,7 @@ async def test_a_token_that_is_sent_stands_in_the_history_until_it_was_received_
 
 
 async def test_what_the_record_says_of_tokens_is_mended_at_the_next_start(house: House, server: MintServer) -> None:
-    rail = house.ecash.rails[server.url]
+    rail = house.ecash.at_mints[server.url]
     await rail.make_token("killed", 13)  # before it was told to the record
     await house.background.stop()
     house.ecash.stop()
@@ -384,7 +423,7 @@ async def test_calls_that_take_ecash_out_and_in_have_nothing_on_record_that_coul
 ) -> None:
     exchange = house.exchange
     given = exchange.surroundings()
-    till = Till(given.feed, Nostr(), OURS.public, house.payments, Receipting(given.feed, given.views, house.payments))
+    till = till_of(given, Nostr(), OURS, house.payments)
     agent = WalletAgent(
         given.feed, NostrWallet(), house.payments, till, lambda _: True, "", (), house.ecash, lambda: "",
         house.background, given.process, "0", os.urandom, WalletTokens(house.ecash, WALLET_SECRET, os.urandom),
@@ -414,5 +453,102 @@ async def test_calls_that_take_ecash_out_and_in_have_nothing_on_record_that_coul
     unknown = (await called("send", {"msats": 2_000})).outcome
     assert (unknown.status, "wallet send --again" in str(unknown.fault)) == (Status.UNKNOWN, True)
     recorded = b"".join(msgspec.json.encode(entry) for entry in exchange.log)
-    secrets = [one.secret for one in (*read_token(token).proofs, *house.ecash.rails[server.url].purse.proofs)]
+    secrets = [one.secret for one in (*read_token(token).proofs, *house.ecash.at_mints[server.url].purse.proofs)]
     assert [secret for secret in (token, *secrets) if secret.encode() in recorded] == []
+
+
+BUYER = Signer(bytes(31) + b"\x09")
+
+
+def till_at(house: House) -> Till:
+    given = house.exchange.surroundings()
+    receipting = Receipting(given.feed, given.views, house.payments)
+    return Till(given.feed, Nostr(), OURS.public, house.payments, receipting, house.ecash, house.background)
+
+
+def quoted(till: Till, now: Now, nonce: str = "n") -> tuple[JobRequest, Price]:
+    """A job whose buyer was told what it costs."""
+    at = int(now.wall)
+    draft = messages.request_draft(NostrKinds(), EMBEDDING, Raw(b"{}"), JOB_HASH, created_at=at, nonce=nonce)
+    request = messages.read_request(signed(draft, BUYER))
+    price = till.quote(request, Priced(EMBEDDING, 13_000, JOB_HASH), now)
+    assert price is not None
+    till.asked(price.payment_hash, signed(Draft(7000, "", (("e", request.id), *price.also), at), OURS))
+    return request, price
+
+
+@pytest.mark.parametrize("problem", ["it failed", ""])
+async def test_a_job_that_was_paid_in_ecash_and_is_over_can_be_asked_for_again(
+    house: House, server: MintServer, problem: str
+) -> None:
+    till, now = till_at(house), house.exchange.now()
+    request, price = quoted(till, now)
+    [text] = [tag[2] for tag in price.also if tag[0] == "amount"]
+    payer = payee(server)
+    payer.purse = Purse(server.mint.proofs(20))
+    wish = msgspec.structs.replace(await wanted(server), invoice=text, payment_hash=payment_hash_of(text))
+    locked = await payer.lock(wish, lambda _tag: True, 1)
+    token = Token(server.url, "sat", locked.proofs)
+    zap = nutzaps.nutzap_draft(token, OURS.public, request.id, 5050, created_at=int(now.wall))
+    till.nutzapped(signed(zap, BUYER))
+    await house.until(lambda: till.held_for(request.id))
+    with pytest.raises(KeyTaken):
+        quoted(till, now, "while it is done")
+    told: list[Any] = []
+    till.settle(request.id, problem, told.append)
+    if not problem:
+        await house.until(lambda: house.money() == (FUNDED + 13, 0))
+        house.exchange.store()
+    else:
+        assert (told, till.held_for(request.id)) == ([None], None)
+    assert quoted(till, now, "again")[1].payment_hash != price.payment_hash
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+async def test_a_till_that_is_stopped_looks_at_no_nutzap_and_no_quote_any_more(
+    house: House, server: MintServer, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
+) -> None:
+    monkeypatch.setattr("trunkline.edges.nostr.till.NUTZAPS_PER_MINUTE", 1)
+    till, now = till_at(house), house.exchange.now()
+    request, _ = quoted(till, now)
+    refused: list[str] = []
+    unpaid: list[str] = []
+    till.on_refused = lambda request_id, _why: refused.append(request_id)
+    till.on_unpaid = lambda request_id, _why: unpaid.append(request_id)
+    for number in range(2):  # of a mint that is not listed, so that none is asked
+        zap = nutzaps.nutzap_draft(job_locked(1), OURS.public, request.id, 5050, created_at=int(now.wall) + number)
+        till.nutzapped(signed(zap, BUYER))
+    await house.until(lambda: refused)
+    assert refused == [request.id]
+    if is_stopped:
+        till.stop()
+    house.exchange.advance(61)
+    if is_stopped:
+        for _ in range(20):  # what was spawned, if anything, takes its turns: no mint is asked
+            await asyncio.sleep(0)
+    else:
+        await house.until(lambda: len(refused) == 2)
+    house.exchange.advance(Nostr().wallet.quote_s + LOOK_S)
+    assert (len(refused), unpaid) == ((1, []) if is_stopped else (2, [request.id]))
+
+
+async def test_ecash_whose_receipt_was_made_before_a_crash_is_told_with_that_receipt_and_not_redeemed_again(
+    house: House, server: MintServer
+) -> None:
+    given = house.exchange.surroundings()
+    receipting = Receipting(given.feed, given.views, house.payments)
+    held = msgspec.structs.replace(await wanted(server), payee="exchange", judge="provider")
+    house.ecash.take(held, Token(server.url, "sat", job_locked(1).proofs))
+    issued: list[Any] = []
+    proven = Proven("cashu", "asset", PaymentProof("cashu_proof", "x"), Raw(b"{}"))
+    receipting.issue(held, proven, held.request_id, issued.append)
+    house.exchange.advance(60)
+    assert issued[0] is not None
+    till = Till(given.feed, Nostr(), OURS.public, house.payments, receipting, house.ecash, house.background)
+    told: list[Any] = []
+    till.settle(held.request_id, "", told.append)
+    assert [(one.msats, one.receipt.receipt) for one in told] == [(held.msats, issued[0].receipt)]
+    # What its result may hold besides is counted with its proofs.
+    assert till.receipt_bytes(held.request_id) > RECEIPT_BYTES + len(held.invoice)
+    till.told(held.request_id)
+    assert till.receipt_bytes(held.request_id) == 0

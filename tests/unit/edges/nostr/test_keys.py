@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,18 @@ def test_what_was_encrypted_by_nip_44_is_decrypted(secret_1: str, secret_2: str,
     assert one.decrypt(payload, two.public) == text
     assert two.decrypt(payload, one.public) == text
     assert one.decrypt(two.encrypt(text, one.public), two.public) == text
+
+
+@pytest.mark.parametrize(("secret_1", "secret_2", "text", "payload"), NIP_44)
+def test_what_is_encrypted_follows_from_the_entropy_that_a_signer_was_given(
+    secret_1: str, secret_2: str, text: str, payload: str
+) -> None:
+    nonce = base64.b64decode(payload)[1:33]
+    one, two = Signer(bytes.fromhex(secret_1), lambda size: nonce[:size]), Signer(bytes.fromhex(secret_2))
+    assert one.encrypt(text, two.public) == payload
+    assert one.encrypt_old(text, two.public).endswith(f"?iv={base64.b64encode(nonce[:16]).decode()}")
+    assert one.sign("ab" * 32) == one.sign("ab" * 32)
+    assert two.sign("ab" * 32) != two.sign("ab" * 32)
 
 
 @pytest.mark.parametrize("payload", NIP_44_INVALID)

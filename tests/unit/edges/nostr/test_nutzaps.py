@@ -93,3 +93,10 @@ def test_what_we_take_is_said_with_mints_relays_and_a_key() -> None:
     draft = nutzaps.info_draft([URL], "02" * 33, ["ws://x"], created_at=5)
     assert draft.kind == 10_019
     assert draft.tags == (("relay", "ws://x"), ("mint", URL, "sat"), ("pubkey", "02" * 33))
+
+
+def test_a_nutzap_is_for_the_payee_that_it_names_and_nothing_else_is_one() -> None:
+    draft = good()
+    assert nutzaps.is_for(zapped(draft), PAYEE.public)
+    assert not nutzaps.is_for(zapped(draft), SENDER.public)
+    assert not nutzaps.is_for(zapped(msgspec.structs.replace(draft, kind=1)), PAYEE.public)

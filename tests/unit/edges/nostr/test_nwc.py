@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -63,7 +64,7 @@ async def outside(*relays: ScriptedRelay) -> AsyncIterator[OutsideWallet]:
     clock = Clock()
     background = Background(clock)  # type: ignore[arg-type]
     urls = tuple(one.url for one in relays)
-    made = OutsideWallet(clock, background, Connection(WALLET.public, urls, "22" * 32))  # type: ignore[arg-type]
+    made = OutsideWallet(clock, background, Connection(WALLET.public, urls, "22" * 32), os.urandom)  # type: ignore[arg-type]
     made.start()
     try:
         yield made
@@ -163,8 +164,8 @@ async def test_a_request_that_could_not_leave_was_not_paid_and_does_not_leave_la
 async def test_a_relay_that_comes_back_after_the_end_carries_nothing_to_the_wallet() -> None:
     async with relay() as one, relay() as two, outside(one, two) as wallet:
         elsewhere, late = Elsewhere(one), Elsewhere(two)
-        for url in (one.url, two.url):
-            assert await wallet._client.wait_connected(url, 10)
+        both = [relay.is_up.wait() for relay in wallet._client._relays.values()]
+        await asyncio.wait_for(asyncio.gather(*both), 10)
         elsewhere.says = lambda: {"error": WalletError("INSUFFICIENT_BALANCE", "x")}
         two.takes = lambda event: ["OK", event["id"], False, "rate-limited: later"]
         with pytest.raises(RailFailed):

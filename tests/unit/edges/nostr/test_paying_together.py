@@ -13,7 +13,7 @@ import pytest
 from tests.unit.edges.nostr.market import EMBEDDING, PROVIDERS
 from tests.unit.edges.nostr.test_wallet_agent import Shop, turns
 from trunkline.edges.nostr import events
-from trunkline.edges.nostr.wallet_agent import PAY
+from trunkline.edges.nostr.names import PAY
 from trunkline.model import Status as CallStatus
 from trunkline.model import ToolDefinition
 from trunkline.money import bolt11

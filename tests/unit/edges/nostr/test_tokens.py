@@ -12,7 +12,7 @@ import pytest
 from tests.mints import MintServer
 from tests.unit.edges.nostr.ecash_sides import NOW, Side
 from tests.unit.money.cashu.toy_mint import PAYEE_SECRET, PAYER_SECRET, ToyMint, write_token_v3
-from trunkline.edges.nostr.cashu_rail import CashuRail
+from trunkline.edges.nostr.cashu_rail import AtMint
 from trunkline.money.cashu.purse import Purse
 from trunkline.money.cashu.tokens import Token, read_token, write_token
 from trunkline.money.rail import RailFailed
@@ -31,7 +31,7 @@ async def server() -> AsyncIterator[MintServer]:
     listening.close()
 
 
-def token_of(rail: CashuRail, name: str = "one") -> Token:
+def token_of(rail: AtMint, name: str = "one") -> Token:
     [sent] = [one for one in rail.purse.sent if one.name == name]
     return Token(rail.url, "sat", sent.proofs)
 

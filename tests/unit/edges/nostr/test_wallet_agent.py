@@ -17,11 +17,11 @@ from trunkline.config import Config, Nostr, NostrWallet
 from trunkline.edges.background import Background
 from trunkline.edges.nostr import events, messages
 from trunkline.edges.nostr.messages import Status
+from trunkline.edges.nostr.names import PAY, WALLET_AGENT
 from trunkline.edges.nostr.payments import Invoiced
-from trunkline.edges.nostr.receipting import Receipting
-from trunkline.edges.nostr.settling import is_open
-from trunkline.edges.nostr.till import Priced, Till
-from trunkline.edges.nostr.wallet_agent import AGENT, PAY, WalletAgent
+from trunkline.edges.nostr.settling import is_open, is_right
+from trunkline.edges.nostr.till import Priced
+from trunkline.edges.nostr.wallet_agent import WalletAgent
 from trunkline.entries import CallRefused
 from trunkline.events import CancelRequested
 from trunkline.jobs import embedding
@@ -35,6 +35,7 @@ from trunkline.money.cashu.requests import PaymentRequest, write_request
 from trunkline.money.rail import RailFailed, Way
 from trunkline.money.wallet import Held
 from trunkline.testing.memory import ANY_OBJECT, BOSS, MadeCall, MemoryExchange
+from trunkline.testing.nostr import ecash_without_mints, till_of
 
 FUNDED = 10_000
 ANNA = PROVIDERS[0]
@@ -52,14 +53,14 @@ class Shop:
         self.market = market or Market(exchange=exchange)
         given = self.market.exchange.surroundings()
         self.payments = self.market.payments
-        receipting = Receipting(given.feed, given.views, self.payments)
-        self.till = Till(given.feed, self.market.settings, ANNA.public, self.payments, receipting)
+        self.till = till_of(given, self.market.settings, ANNA, self.payments)
+        ecash = ecash_without_mints(given, self.payments)
         self.agent = WalletAgent(
             given.feed, NostrWallet(**settings), self.payments, self.till, partial(is_open, given.views), "",
-            () if outside is None else (outside,), None, lambda: "ws://relay", Background(given.feed), given.process,
+            () if outside is None else (outside,), ecash, lambda: "ws://relay", Background(given.feed), given.process,
             "0", given.entropy,
         )  # fmt: skip
-        given.feed.guard(AGENT, self.agent.guard)
+        given.feed.guard(WALLET_AGENT, self.agent.guard)
         self.agent.arrive()
         if is_new:
             self.payments.take(wallet.Opened("seller", "key"))
@@ -107,6 +108,18 @@ def test_a_payment_is_approved_held_and_released_when_the_result_was_found_right
     [receipt] = shop.receipts()
     assert (receipt["provider_id"], receipt["session_id"]) == (ANNA.npub, call.call_id)
     assert receipt["approval_rule_id"] == "builtin-untrusted"
+
+
+def test_only_a_provider_whom_a_job_that_succeeded_names_is_right_by_its_record() -> None:
+    shop = Shop()
+    call = shop.market.call(EMBEDDING)
+    shop.market.answer(ANNA, GOOD)
+    made = shop.market.exchange.views.call(str(call.call_id))
+    assert made is not None
+    assert is_right(made, ANNA.npub)
+    assert not is_right(made, PROVIDERS[1].npub)
+    assert not is_right(msgspec.structs.replace(made, status=CallStatus.FAILED), ANNA.npub)
+    assert not is_right(None, ANNA.npub)
 
 
 @pytest.mark.parametrize("correlation", [None, "chat 1"])
@@ -396,6 +409,7 @@ def test_what_is_paid_by_hand_for_a_job_done_here_is_judged_by_who_does_it() -> 
         ({"about": "sha256:" + "0" * 64}, "for another job"),
         ({"invoice_names_job": False}, "not what the invoice says"),
         ({"about": "lunch", "invoice_names_job": True}, "not what the invoice says"),
+        ({"fee_msats": 1}, "what a mint takes, and there is none"),
         ({"paid_before": {"count": 1, "msats": 500}}, "and no more"),
         ({"amount_msats": 10**9}, "max_msats_per_job"),
         ({"amount_msats": "500"}, "amount_msats"),
@@ -498,7 +512,7 @@ def ecash_wish(shop: Shop, sats: int = 13, **changes: Any) -> dict[str, Any]:
 async def test_ecash_is_handed_over_once_counts_at_once_and_is_not_yet_paid() -> None:
     purse = Purse()
     shop = Shop(outside=purse, prepay=True, mints=(MINT,))
-    made = shop.market.exchange.call(PAY, ecash_wish(shop))
+    made = shop.market.exchange.call(PAY, ecash_wish(shop, mint=f"{MINT}/"))
     await turns()
     assert made.output["state"] == "handed_over"
     assert (made.output["rail"], purse.paid[0].msats) == ("cashu", 13_000)

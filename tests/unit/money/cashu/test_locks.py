@@ -89,7 +89,7 @@ def test_as_many_keys_have_to_sign_as_the_lock_says() -> None:
 def test_a_lock_to_a_hash_wants_the_preimage_and_the_signature() -> None:
     secret = lock_secret("n", PAYEE, locktime=7, refund_key=PAYER, lock_hash=HASH)
     lock = lock_of(secret)
-    assert lock == Lock((PAYEE,), 1, HASH, 7, (PAYER,), 1)
+    assert lock == Lock((PAYEE,), 1, HASH, 7, (PAYER,))
     check_released(secret, lock, read_witness(signed_witness(secret, PAYEE_SECRET, bytes(32), PREIMAGE)))
     for witness, reason in (
         (signed_witness(secret, PAYEE_SECRET, bytes(32)), "wrong_preimage"),
@@ -119,14 +119,14 @@ def test_the_job_stands_in_the_lock_once() -> None:
 
 def test_a_lock_that_we_make_is_read_as_it_was_meant() -> None:
     secret = lock_secret("n", PAYEE, locktime=1_700_000_000, refund_key=PAYER)
-    assert read_lock(secret) == Lock((PAYEE,), 1, "", 1_700_000_000, (PAYER,), 1)
+    assert read_lock(secret) == Lock((PAYEE,), 1, "", 1_700_000_000, (PAYER,))
 
 
 @given(st.text(max_size=60), st.integers(1, LAST_SECOND // 2), st.booleans())
 def test_every_lock_that_can_be_made_is_read_back(nonce: str, locktime: int, hashed: bool) -> None:
     lock_hash = HASH if hashed else ""
     secret = lock_secret(nonce, PAYEE, locktime=locktime, refund_key=PAYER, lock_hash=lock_hash)
-    assert read_lock(secret) == Lock((PAYEE,), 1, lock_hash, locktime, (PAYER,), 1)
+    assert read_lock(secret) == Lock((PAYEE,), 1, lock_hash, locktime, (PAYER,))
 
 
 @pytest.mark.parametrize("secret", ["9a6dbb847bd232ba76db0df197216b29", "x", "{}", '"[]"', "7"])
