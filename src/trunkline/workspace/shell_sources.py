@@ -1,0 +1,122 @@
+"""Where the parts of a word come from that a shell fills in, and what can be told of them before it does.
+
+Pure. ``shell_grammar`` notes a source for each such part; ``commands`` asks whether it can be anything. A file's name,
+a number, the output of a command that only names files, and a variable that has a plain value are what ordinary work
+is full of. Everything else is ``ANYTHING``.
+
+Invariant: a source says no more than is certain, and what is said of a command's output holds only while the text does
+not give that command's name another meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from trunkline.workspace.shell_words import ANYTHING, FILE_NAMES, NUMBER, Assignment, Command, Kind, NotUnderstood, Word
+
+# Commands whose output is a name of a file, a number, a date or a revision, whatever plain words they are given.
+_NAMING: Final = frozenset((
+    "basename", "date", "dirname", "fd", "find", "git describe", "git ls-files", "git merge-base", "git rev-parse",
+    "grep", "hostname", "id", "ls", "mktemp", "nproc", "pkg-config", "pwd", "readlink", "realpath", "rg", "seq",
+    "uname", "wc", "whoami",
+))  # fmt: skip
+_COUNTING: Final = frozenset({"nproc", "seq", "wc"})
+# Filters that give on some of the lines that they are given.
+_FILTERS: Final = frozenset({"sort", "uniq", "head", "tail", "grep", "tac"})
+
+# Options with which such a command writes what it is given itself, or something else.
+_WRITES_ITS_OWN: Final = re.compile(r"-+(printf|exec|ok|label|format).*|-[A-Za-z]*[xXoc]|--.*=.*", re.DOTALL)
+# A substitution whose words are all written out, and nothing but words. Without `=` and quotes no option has a value.
+_SUBSTITUTION: Final = re.compile(
+    r"\(\s*([\w-]+(?: (?:ls-files|rev-parse|merge-base|describe)(?![\w-]))?)(?:[ \t](?:[\w./@^~*{} \t-]*|\+%[A-Zs]))?\)"
+)
+# A parameter and what is done with it, as far as every shell reads it alike: a name, a default, a part taken off.
+_PARAMETER: Final = re.compile(
+    r"#?(\w+|[@*#?$!-])|(\w+|[@*])(?::?[-=+?].*|[#%/^,].*|\[[@*\d]+\]|:\d+(?::\d+)?)", re.DOTALL
+)
+_PLAIN_DEFAULT: Final = re.compile(r"(\w+):?[-=+?](?:[\w./][\w./-]*)?|(\w+)[#%][^$`]*")
+_PLAIN_VALUE: Final = re.compile(r"(?:[\w./:@%+,][\w./:@%+=,-]*)?")
+_PLAIN_NUMBER: Final = re.compile(r"(?:[+-]?[0-9][0-9A-Za-z#]*)?")
+
+
+def substitution_at(text: str, at: int) -> str:
+    """The source that the substitution is whose parenthesis stands here."""
+    found = _SUBSTITUTION.match(text, at)
+    return f"$({found.group(1)}" if found else ANYTHING
+
+
+def source_of(parameter: str) -> str:
+    """What an expansion in braces is made of: a variable alone, also with a plain default or a part taken off."""
+    if re.search(r"@[A-Za-z]$", parameter) or not _PARAMETER.fullmatch(parameter):
+        raise NotUnderstood("an expansion that not every shell knows")
+    if re.fullmatch(r"#\w+|[#?$!-]", parameter):
+        return NUMBER
+    if parameter in {"@", "*"}:
+        return "@"
+    if re.fullmatch(r"\w+", parameter):
+        return parameter
+    found = _PLAIN_DEFAULT.fullmatch(parameter)
+    return found.group(1) or found.group(2) if found else ANYTHING
+
+
+def gives_names(command: Command) -> str:
+    """The source of what a command writes, if that is names of files."""
+    first, *words = command.words
+    if any((word.kind is Kind.UNKNOWN and set(word.sources) != {FILE_NAMES}) or _WRITES_ITS_OWN.fullmatch(word.text)
+           for word in words):  # fmt: skip
+        return ANYTHING
+    texts = {word.text for word in words}
+    if command.fed_by and first.text in _FILTERS:
+        operands = sum(not text.startswith("-") and not text.isdigit() for text in texts)
+        return command.fed_by if operands <= (first.text == "grep") else ANYTHING
+    if first.text in {"grep", "rg"}:
+        return f"$({first.text}" if any(re.match(r"-[A-Za-z]*l|--files", text) for text in texts) else ANYTHING
+    if first.text == "git":
+        return "$(git ls-files" if texts & {"ls-files", "--name-only"} else ANYTHING
+    return f"$({first.text}" if first.text in {"find", "fd", "ls"} else ANYTHING
+
+
+class Values:
+    """What a text makes of its variables: those that may be anything, and those that may be no number.
+
+    ``assumed`` is what was found so far: a variable may be used before the place that sets it is read, so a text is
+    read again until nothing new is found.
+    """
+
+    def __init__(self, assumed: frozenset[str] = frozenset()) -> None:
+        self.assumed = assumed
+        self.found: set[str] = set(assumed)
+
+    def note_assignment(self, assignment: Assignment) -> None:
+        """What a variable is given: it counts for every use of it, before and after."""
+        value = assignment.value
+        if not (_PLAIN_VALUE.fullmatch(value.text) and self.is_plain(value)):
+            self.found.add(assignment.name)
+        if not (_PLAIN_NUMBER.fullmatch(value.text) and all(map(self.is_number, value.sources))):
+            self.found.add(f"number {assignment.name}")
+
+    def note_redefined(self, name: str) -> None:
+        """A function or an alias of this name."""
+        self.found.add(f"$({name}")
+
+    def is_plain(self, word: Word) -> bool:
+        """Whether this cannot become an option that a line hid in it."""
+        return word.kind is Kind.LITERAL or (bool(word.sources) and all(map(self._is_plain_source, word.sources)))
+
+    def is_number(self, source: str) -> bool:
+        """Whether arithmetic finds nothing in it that it would evaluate."""
+        if source.startswith("$("):
+            return source[2:] in _COUNTING and source not in self.assumed
+        return source == NUMBER or (
+            source not in {ANYTHING, FILE_NAMES, "@"}
+            and not source.isdigit()
+            and f"number {source}" not in self.assumed
+        )
+
+    def _is_plain_source(self, source: str) -> bool:
+        if source.startswith("$("):
+            return source[2:] in _NAMING and source.split(maxsplit=1)[0] not in self.assumed
+        return source in {NUMBER, FILE_NAMES} or (
+            source not in {ANYTHING, "@"} and not source.isdigit() and source not in self.assumed
+        )
