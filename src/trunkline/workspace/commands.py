@@ -22,16 +22,18 @@ from trunkline.workspace.doubts import PLAIN_NAME, is_no_script
 from trunkline.workspace.programs import RUNNERS, SHELLS, Interpreter, Runner
 from trunkline.workspace.shell_grammar import MAX_COMMANDS, parse
 from trunkline.workspace.shell_sources import Values
-from trunkline.workspace.shell_words import ANYTHING, Assignment, Command, Kind, NotUnderstood, Word
+from trunkline.workspace.shell_words import ANYTHING, Assignment, Command, Kind, NotUnderstood, Script, Word
 
 # The words of all of them: `env env env …` has all its words again at each level. As many as the longest text has.
 MAX_WORDS: Final = 32_768
 
 _LOADER: Final = re.compile(r"ld(-linux.*|-musl.*|-\d.*|64)?\.so.*")
 # An alias is put in before the text is read: any other character of it may change what the line means.
-_PLAIN_ALIAS: Final = re.compile(r"[\w.+-]+=[\w./:@%+,= -]*")
+_PLAIN_ALIAS: Final = re.compile(
+    r"(?!(?:if|then|else|elif|fi|do|done|case|esac|while|until|for|in)=)[\w.+-]+=[\w./:@%+,= -]*"
+)
 # So many times a text is read again because a variable turned out to be set after it was used.
-MAX_READINGS: Final = 5
+MAX_READINGS: Final = 4
 _FIND_RUNS: Final = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 # What stands between words of a command inside a word of another program's.
 _BETWEEN: Final = re.compile(r"[\s=,(){}\[\]`$!<>]+")
@@ -67,12 +69,12 @@ def read_commands(
     ``is_ruled`` tells which names somebody has a rule about: those are looked for in the words of unknown programs.
     ``env`` are variables that are set before it runs.
     """
-    reader = _Reader(is_ruled, Values())
+    reader = _Reader(is_ruled, Values(), {})
     reader.line(text, env or {})
     for _ in range(MAX_READINGS):
         if reader.values.found == reader.values.assumed:
             break
-        reader = _Reader(is_ruled, Values(frozenset(reader.values.found)))
+        reader = _Reader(is_ruled, Values(frozenset(reader.values.found)), reader.parsed)
         reader.line(text, env or {})
     else:
         reader.unclear.append("its variables are set in too many steps")
@@ -89,9 +91,10 @@ def variable_holds_code(name: str) -> bool:
 class _Reader:
     """Looks into one command after the other, until none is left that may run another."""
 
-    def __init__(self, is_ruled: Callable[[str], bool], values: Values) -> None:
+    def __init__(self, is_ruled: Callable[[str], bool], values: Values, parsed: dict[str, Script]) -> None:
         self.is_ruled = is_ruled
         self.values = values
+        self.parsed = parsed  # texts that an earlier reading has understood
         self.found: list[Command] = []
         self.unclear: list[str] = []
         self.suspects: list[Command] = []
@@ -108,11 +111,12 @@ class _Reader:
 
     def text(self, text: str) -> None:
         try:
-            script = parse(text)
+            script = self.parsed.get(text) or parse(text)
         except NotUnderstood as reason:
             self.unclear.append(str(reason))
             self.plain = False
         else:
+            self.parsed[text] = script
             self.plain = self.plain and script.plain
             self.waiting.extend(script.commands)
             self.unclear.extend(script.doubts)
@@ -189,6 +193,8 @@ class _Reader:
                 if any(value.kind is not Kind.LITERAL and value.several for value in words[at : at + taken]):
                     self.unclear.append(f"what '{name}' runs is not written out")
                     return
+                if name == "xargs" and (_value_of(text, "a", runner) is not None or text.startswith("--arg")):
+                    fed_by = ANYTHING
                 if runner.replaces and (mark := _value_of(text, runner.replaces, runner)) is not None:
                     stands_for = mark or (words[at].text if at < len(words) else "")
                     if not stands_for:
@@ -407,7 +413,7 @@ class _Reader:
         # A word alone may be anything (`npm run time`, `uv venv --python python3`); a shell alone reads its input.
         if name is None or (len(command.words) == 1 and name not in SHELLS):
             return
-        inner = _Reader(lambda _: False, self.values)
+        inner = _Reader(lambda _: False, self.values, self.parsed)
         inner.words = self.words
         inner.look_inside(command)
         if inner.unclear:
@@ -468,7 +474,9 @@ def _completed(words: tuple[Word, ...], stands_for: str, source: str, *, appends
     """A command with what nobody can see here: in the place of a mark, or at its end."""
     unknown = Word("", Kind.UNKNOWN, (source,), several=True)
     if stands_for:
-        return Command(tuple(unknown if stands_for in word.text else word for word in words))
+        anything = Word("", Kind.UNKNOWN, (ANYTHING,), several=True)  # a part of a word says more than where it is from
+        replaced = {True: unknown, False: anything}
+        return Command(tuple(replaced[word.text == stands_for] if stands_for in word.text else word for word in words))
     return Command((*words, unknown) if appends else words)
 
 

@@ -25,8 +25,7 @@ _NOT_IN_EVERY_SHELL: Final = frozenset((
     "bind", "caller", "compgen", "complete", "compopt", "declare", "enable", "fc", "let", "mapfile", "readarray",
     "shopt", "typeset",
 ))  # fmt: skip
-BUILTINS: Final = SETTING | _NOT_IN_EVERY_SHELL | {"[", "[[", "getopts", "printf", "read", "test", "unset"}
-_COMPARES_NUMBERS: Final = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
+BUILTINS: Final = SETTING | _NOT_IN_EVERY_SHELL | {"[", "getopts", "printf", "read", "test", "unset"}
 
 
 def is_no_script(word: Word) -> bool:
@@ -50,13 +49,10 @@ def about_builtin(name: str, words: tuple[Word, ...], values: Values) -> str | N
         return f"'{name}' is not known to every shell"
     if name in {"test", "["}:
         return _about_test(name, words, values)
-    if name == "[[":
-        return _about_conditional(words, values)
     if name == "printf":
         first = words[0] if words else Word("")
-        if (first.text.startswith("-") and first.text != "--") or (
-            first.kind is Kind.UNKNOWN and len(words) > 1 and not values.is_plain(first)
-        ):
+        is_hidden = first.kind is Kind.UNKNOWN and not values.is_plain(first)
+        if (first.text.startswith("-") and first.text != "--") or (is_hidden and (first.several or len(words) > 1)):
             return "'printf' may set a variable"
         return None
     return _about_names(name, words)
@@ -97,14 +93,6 @@ def _about_test(name: str, words: tuple[Word, ...], values: Values) -> str | Non
     return None
 
 
-def _about_conditional(words: tuple[Word, ...], values: Values) -> str | None:
-    texts = {word.text for word in words}
-    numbers = not texts.isdisjoint(_COMPARES_NUMBERS) and not all(
-        values.is_number(source) for word in words for source in word.sources
-    )
-    return "'[[' may evaluate a word of its own" if numbers or texts & {"-v", "-R"} else None
-
-
 # --- options and words of other programs ------------------------------------------------------------------------------
 
 
@@ -125,7 +113,8 @@ def about_options(name: str, words: tuple[Word, ...], values: Values) -> str | N
 def _about_make(name: str, words: tuple[Word, ...], values: Values) -> str | None:
     for at, word in enumerate(words):
         if found := programs.MAKE_FILE.fullmatch(word.text):
-            file = Word(found.group(1), word.kind) if found.group(1) else next(iter(words[at + 1 : at + 2]), Word(""))
+            is_attached = found.group(1) or word.kind is not Kind.LITERAL
+            file = Word(found.group(1), word.kind) if is_attached else next(iter(words[at + 1 : at + 2]), Word(""))
             if is_no_script(file) and not _is_number_of(word.text, file):
                 return f"'{name}' reads commands from its input, or from a file that is not written out"
         if word.kind is Kind.OPERAND and not values.is_plain(word):

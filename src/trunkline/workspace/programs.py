@@ -89,12 +89,13 @@ SHELL_FLAGS: Final = frozenset("abefhmnuvxpCl")
 OPAQUE: Final = frozenset((
     "at", "batch", "bwrap", "capsh", "chpst", "chroot", "cpulimit", "crontab", "csh", "daemonize", "dbus-launch",
     "dbus-run-session", "docker", "ed", "emacs", "entr", "eatmydata", "ex", "expect", "fakechroot", "fakeroot",
-    "firejail", "fish", "gdb", "i386", "kubectl", "linux32", "linux64", "lldb", "ltrace", "lxc", "machinectl", "nano",
-    "nc", "ncat", "netcat", "newgrp", "nsenter", "numactl", "nvim", "parallel", "pkexec", "podman", "prlimit",
-    "rlwrap", "run-parts", "runcon", "runuser", "rview", "rvim", "scp", "screen", "script", "scriptlive", "setarch",
-    "setpriv", "sftp", "sg", "socat", "softlimit", "ssh", "ssh-agent", "ssh-keygen", "start-stop-daemon", "strace",
-    "su", "systemd-run", "tcsh", "tmux", "uname26", "unbuffer", "unshare", "vi", "view", "vigr", "vim", "vimdiff",
-    "vipw", "vim.basic", "vim.tiny", "watch", "x86_64", "xterm",
+    "firejail", "fish", "ftp", "gdb", "i386", "kubectl", "linux32", "linux64", "lldb", "ltrace", "lxc",
+    "machinectl", "mail", "mailx", "nano", "nc", "ncat", "netcat", "newgrp", "nsenter", "numactl", "nvim",
+    "parallel", "pkexec", "podman", "prlimit", "rlwrap", "run-parts", "runcon", "runuser", "rview", "rvim", "scp",
+    "screen", "script", "scriptlive", "setarch", "setpriv", "sftp", "sg", "socat", "softlimit", "ssh", "ssh-agent",
+    "ssh-keygen", "start-stop-daemon", "strace", "su", "systemd-run", "tcsh", "telnet", "tmux", "uname26",
+    "unbuffer", "unshare", "vi", "view", "vigr", "vim", "vimdiff", "vipw", "vim.basic", "vim.tiny", "watch",
+    "x86_64", "xterm",
 ))  # fmt: skip
 
 
@@ -188,9 +189,13 @@ STARTS: Final = {
     "clang": Starts("", (), r"-(wrapper|fplugin.*)"),
     "deno": Starts("", (), r"eval|repl"),
     "bun": Starts("e", ("--eval", "--print"), r"repl|exec"),
-    "make": Starts("E", ("--eval",), r"-|\.?SHELL(FLAGS)?[:+?]*=.*|MAKEFLAGS[:+?]*=.*|.*(\$|`|!=|\n).*"),
+    "make": Starts("E", ("--eval",), r"-|\.?SHELL(FLAGS)?[:+?]*=.*|MAKEFLAGS[:+?]*=.*|.*([$`\n;|&<>*?[({]|!=).*"),
     "cmake": Starts("", (), r"remove_directory"),
     "hash": Starts("p"),
+    "jobs": Starts("x"),
+    "wait": Starts("p"),
+    "install": Starts("", ("--strip-program",)),
+    "sort": Starts("", ("--compress-program",)),
 }  # fmt: skip
 # The option of make's after which, or in which, the file with its commands is named.
 MAKE_FILE: Final = re.compile(r"(?:-[A-Za-z0-9]*f|--[fm][a-z-]*(?:=|$))(.*)", re.DOTALL)
@@ -205,20 +210,19 @@ SQLITE_STARTS: Final = re.compile(r"\b(edit|load_extension)\b", re.IGNORECASE)
 
 # Programs that start nothing, whatever they are given. What they write or remove is another matter.
 START_NOTHING: Final = frozenset((
-    ":", "[", "arch", "b2sum", "base32", "base64", "basename", "break", "bunzip2", "bzcat", "bzip2", "cal", "cat", "cd",
-    "chgrp", "chmod", "chown", "cksum", "clear", "cmp", "column", "comm", "continue", "cp", "csplit", "curl", "cut",
-    "date", "dd", "df", "diff", "diff3", "dirname", "dos2unix", "du", "echo", "egrep", "exit", "expand", "expr",
-    "factor", "false", "fgrep", "file", "fmt", "fold", "free", "getconf", "getopts", "grep", "groups",
-    "gunzip", "gzip", "head", "hexdump", "hostname", "iconv", "id", "install", "jobs", "join", "jq", "kill",
-    "link", "ln", "locale", "logger", "logname", "ls", "lsblk", "lscpu", "lsof", "md5sum", "mkdir", "mkfifo", "mknod",
-    "mktemp", "mv", "nl", "nm", "nproc", "numfmt", "objdump", "od", "paste", "pathchk", "pgrep", "pidof",
-    "pkill", "pr", "printenv", "printf", "ps", "ptx", "pwd", "pwdx", "readelf", "readlink", "realpath", "return",
-    "rev", "rm", "rmdir", "seq", "set", "sha1sum", "sha224sum", "sha256sum", "sha384sum", "sha512sum",
-    "shift", "shred", "shuf", "size", "sleep", "sort", "stat", "strings", "strip", "stty", "sum", "sync", "tac",
-    "tail", "tee", "test", "times", "top", "touch", "tr", "tree", "true", "truncate", "tsort", "tty", "type",
-    "ulimit", "umask", "uname", "unexpand", "uniq", "unix2dos", "unlink", "unxz", "unzip", "unzstd", "uptime",
-    "users", "vdir", "wait", "wc", "whereis", "which", "who", "whoami", "xxd", "xz", "xzcat", "yes", "zcat", "zstd",
-    "zstdcat",
+    ":", "[", "arch", "b2sum", "base32", "base64", "basename", "break", "bunzip2", "bzcat", "bzip2", "cal", "cat",
+    "cd", "chgrp", "chmod", "chown", "cksum", "clear", "cmp", "column", "comm", "continue", "cp", "csplit", "curl",
+    "cut", "date", "dd", "df", "diff", "diff3", "dirname", "dos2unix", "du", "echo", "egrep", "exit", "expand",
+    "expr", "factor", "false", "fgrep", "file", "fmt", "fold", "free", "getconf", "getopts", "grep", "groups",
+    "gunzip", "gzip", "head", "hexdump", "hostname", "iconv", "id", "join", "jq", "kill", "link", "ln", "locale",
+    "logger", "logname", "ls", "lsblk", "lscpu", "lsof", "md5sum", "mkdir", "mkfifo", "mknod", "mktemp", "mv", "nl",
+    "nm", "nproc", "numfmt", "objdump", "od", "paste", "pathchk", "pgrep", "pidof", "pkill", "pr", "printenv",
+    "printf", "ps", "ptx", "pwd", "pwdx", "readelf", "readlink", "realpath", "return", "rev", "rm", "rmdir", "seq",
+    "set", "sha1sum", "sha224sum", "sha256sum", "sha384sum", "sha512sum", "shift", "shred", "shuf", "size", "sleep",
+    "stat", "strings", "strip", "stty", "sum", "sync", "tac", "tail", "tee", "test", "times", "top", "touch", "tr",
+    "tree", "true", "truncate", "tsort", "tty", "type", "ulimit", "umask", "uname", "unexpand", "uniq", "unix2dos",
+    "unlink", "unxz", "unzip", "unzstd", "uptime", "users", "vdir", "wc", "whereis", "which", "who", "whoami",
+    "xxd", "xz", "xzcat", "yes", "zcat", "zstd", "zstdcat",
 ))  # fmt: skip
 
 # Variables whose value some program runs, or takes for its options.
@@ -292,8 +296,12 @@ AWK: Final = frozenset({"awk", "gawk", "mawk", "nawk", "original-awk"})
 SED: Final = frozenset({"sed", "gsed"})
 
 
-# After these an expression begins, so `/` opens a regular expression; after a name or a value it may do either.
-_AWK_BEFORE_VALUE: Final = frozenset("=~(,!&|;{}\n")
+# After these an expression begins, so `/` opens a regular expression; after a value it divides.
+_AWK_BEFORE_VALUE: Final = frozenset(("=", "~", "(", ",", "!", "&", "|", ";", "{", "}", "\n"))
+_AWK_BEFORE_EITHER: Final = frozenset((
+    "case", "delete", "do", "else", "exit", "getline", "in", "length", "print", "printf", "return",
+))  # fmt: skip
+_AWK_WORD: Final = re.compile(r"\w+")
 _AWK_RUNS: Final = re.compile(r"[|@\\]|\bsystem\b")
 _AWK_MENTIONS: Final = re.compile(r"[|@]|system|\\\n")
 
@@ -301,33 +309,38 @@ _AWK_MENTIONS: Final = re.compile(r"[|@]|system|\\\n")
 def awk_may_run(program: str) -> bool:
     """Whether a program of awk may start others: ``system``, a pipe, a library, a function by its name in a text."""
     bare: list[str] = []
-    before = "\n"  # what stands last, blanks aside
+    before = "\n"  # what stands last, blanks aside: a word or a character
     mentions = _AWK_MENTIONS.search(program.replace("||", "")) is not None
     at = 0
     while at < len(program):
         character = program[at]
-        if character == "/" and before not in _AWK_BEFORE_VALUE and mentions:
-            return True  # a division or not: what follows would be a text in one case, and code in the other
-        if character == '"' or (character == "/" and before in _AWK_BEFORE_VALUE):
+        opens = character == "/" and before in _AWK_BEFORE_VALUE
+        if character == "/" and not opens:
+            divides = before in {"]", '"'} or (before[0].isalnum() and before not in _AWK_BEFORE_EITHER)
+            if mentions and not divides:
+                return True  # what follows would be a text in one case, and code in the other
+        if opens or character == '"':
             closing = re.compile(rf"((?:\\.|[^{character}\\\n])*){character}", re.DOTALL).match(program, at + 1)
-            if closing is None or (character == "/" and _has_open_bracket(closing.group(1))):
+            if closing is None or (opens and _has_open_bracket(closing.group(1))):
                 return True
             at = closing.end()
             bare.append("_")
-            before = "_"
+            before = '"'
         elif character == "#":
             end = program.find("\n", at)
             at = len(program) if end < 0 else end
         else:
-            bare.append(character)
-            before = before if character in " \t" else character
-            at += 1
+            word = _AWK_WORD.match(program, at)
+            found = word.group() if word else character
+            bare.append(found)
+            before = before if found in {" ", "\t"} else found
+            at += len(found)
     return _AWK_RUNS.search("".join(bare).replace("||", "")) is not None
 
 
 def _has_open_bracket(expression: str) -> bool:
     """Whether the end that was found for a regular expression may stand in brackets, where some take it for no end."""
-    return "[" in re.sub(r"\\.|\[\^?\]?[^]\[]*\]", "", expression)
+    return "[" in re.sub(r"\\.|\[\^?\]?(?:\[:\w+:\]|[^]\[])*\]", "", expression)
 
 
 _SED_ADDRESS: Final = re.compile(

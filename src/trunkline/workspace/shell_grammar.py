@@ -34,7 +34,7 @@ MAX_COMMANDS: Final = 2_000
 
 _BLANK: Final = " \t"
 # `{}` stands for a file in `find`; `{},a}` is two words to some shells.
-_BARE_BRACES: Final = re.compile(r"\}(?![^ \t\n;&|()<>]*,)")
+_BARE_BRACES: Final = re.compile(r"\}[^, \t\n;&|()<>]{0,64}(?:[ \t\n;&|()<>]|$)")
 # From a place outside of single quotes, as far as no other kind of quoting, no comment and no new line can begin.
 _JOINABLE: Final = re.compile(r"(?:[^'\"`#\n\\]|\\\n)+")
 _ENDS_WORD: Final = frozenset(" \t\n;&|()<>")
@@ -151,7 +151,7 @@ class _Parser:
     # --- commands
 
     def command(self) -> bool:
-        """One command, and whether it is a simple one."""
+        """One command, and whether it is a simple one that is not redirected."""
         self.skip_blanks()
         if self.peek("("):
             self.plain = False
@@ -256,11 +256,14 @@ class _Parser:
     def simple(self) -> bool:
         words: list[Word] = []
         began = self.at
-        reads = ""
+        reads, fed_by, is_alone = "", self.fed_by, True
         while True:
             self.skip_blanks()
+            before = self.at
             if (file := self.redirection()) is not None:
-                reads = file or reads
+                if file != ">":
+                    reads, fed_by = file, ""
+                is_alone = is_alone and self.text[before : self.at] == "2>/dev/null"
                 continue
             if not words and (assignment := _ASSIGNMENT.match(self.text, self.at)):
                 self.plain = False
@@ -284,9 +287,9 @@ class _Parser:
         if words and words[0].text in _DIALECT:
             raise NotUnderstood(f"'{words[0].text}' means different things to different shells")
         if words:
-            self.commands.append(Command(tuple(words), self.fed_by, reads))
+            self.commands.append(Command(tuple(words), fed_by, reads))
             self.check_count()
-        return bool(words)
+        return bool(words) and is_alone
 
     def function(self, name: str) -> bool:
         self.skip_blanks()
@@ -306,7 +309,7 @@ class _Parser:
         return True
 
     def redirection(self) -> str | None:
-        """The file that is read if one is written out, else nothing; None if no redirection stands here."""
+        """The file that is read, `>` if it is for writing, nothing for another; None if none stands here."""
         self.skip_blanks()
         found = _REDIRECTION.match(self.text, self.at)
         if found is None:
@@ -326,6 +329,8 @@ class _Parser:
             if word.kind is not Kind.LITERAL or "\n" in word.text:
                 raise NotUnderstood("the end of a here-document is not written out")
             self.documents.append((word.text, raw == word.text, operator == "<<-"))
+        if operator.startswith(">"):
+            return ">"
         return word.text if found.group() in {"<", "0<"} and word.kind is Kind.LITERAL else ""
 
     # --- words

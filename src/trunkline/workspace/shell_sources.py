@@ -18,24 +18,31 @@ from trunkline.workspace.shell_words import ANYTHING, FILE_NAMES, NUMBER, Assign
 # Commands whose output is a name of a file, a number, a date or a revision, whatever plain words they are given.
 _NAMING: Final = frozenset((
     "basename", "date", "dirname", "fd", "find", "git describe", "git ls-files", "git merge-base", "git rev-parse",
-    "grep", "hostname", "id", "ls", "mktemp", "nproc", "pkg-config", "pwd", "readlink", "realpath", "rg", "seq",
+    "go list", "grep -l", "hostname", "id", "ls", "mktemp", "nproc", "pkg-config", "pwd", "realpath", "rg -l", "seq",
     "uname", "wc", "whoami",
 ))  # fmt: skip
 _COUNTING: Final = frozenset({"nproc", "seq", "wc"})
+# Variables that a shell sets to what it was given.
+_SET_BY_THE_SHELL: Final = frozenset({ANYTHING, "@", "_", "OPTARG", "REPLY"})
 # Filters that give on some of the lines that they are given.
 _FILTERS: Final = frozenset({"sort", "uniq", "head", "tail", "grep", "tac"})
 
 # Options with which such a command writes what it is given itself, or something else.
-_WRITES_ITS_OWN: Final = re.compile(r"-+(printf|exec|ok|label|format).*|-[A-Za-z]*[xXoc]|--.*=.*", re.DOTALL)
+_WRITES_ITS_OWN: Final = re.compile(r"-+(printf|exec|ok|label|format).*|-[A-Za-z]*[xXoc]|--(.*=.*)?", re.DOTALL)
+# The same in a substitution, and words of it that it would write as they are.
+_WRITES_A_WORD: Final = re.compile(
+    r"/-|printf|exec|-ok|label|format|[ \t]--[ \t]|seq[ ].*[A-Za-z]|rev-parse[ ].*(?<![\w-])-[A-Za-z]", re.DOTALL
+)
 # A substitution whose words are all written out, and nothing but words. Without `=` and quotes no option has a value.
 _SUBSTITUTION: Final = re.compile(
-    r"\(\s*([\w-]+(?: (?:ls-files|rev-parse|merge-base|describe)(?![\w-]))?)(?:[ \t](?:[\w./@^~*{} \t-]*|\+%[A-Zs]))?\)"
+    r"\(\s*((?:git (?:ls-files|rev-parse|merge-base|describe)|go list|(?:grep|rg) -[A-Za-z]*l|[\w-]+)(?![\w-]))"
+    r"(?:[ \t](?:(?:[\w./@^~*{} \t-]|'[\w./*?-]*')*|\+%[A-Zs]))?(?:<[ ]*[\w./-]+)?[ ]*\)"
 )
 # A parameter and what is done with it, as far as every shell reads it alike: a name, a default, a part taken off.
 _PARAMETER: Final = re.compile(
     r"#?(\w+|[@*#?$!-])|(\w+|[@*])(?::?[-=+?].*|[#%/^,].*|\[[@*\d]+\]|:\d+(?::\d+)?)", re.DOTALL
 )
-_PLAIN_DEFAULT: Final = re.compile(r"(\w+):?[-=+?](?:[\w./][\w./-]*)?|(\w+)[#%][^$`]*")
+_PLAIN_DEFAULT: Final = re.compile(r"(\w+):?[-=+?](?:[\w./][\w./-]*)?|(\w+)%[^$`]*")
 _PLAIN_VALUE: Final = re.compile(r"(?:[\w./:@%+,][\w./:@%+=,-]*)?")
 _PLAIN_NUMBER: Final = re.compile(r"(?:[+-]?[0-9][0-9A-Za-z#]*)?")
 
@@ -43,7 +50,9 @@ _PLAIN_NUMBER: Final = re.compile(r"(?:[+-]?[0-9][0-9A-Za-z#]*)?")
 def substitution_at(text: str, at: int) -> str:
     """The source that the substitution is whose parenthesis stands here."""
     found = _SUBSTITUTION.match(text, at)
-    return f"$({found.group(1)}" if found else ANYTHING
+    if found is None or _WRITES_A_WORD.search(found.group()):
+        return ANYTHING
+    return "$(" + re.sub(r" -\w+", " -l", found.group(1))
 
 
 def source_of(parameter: str) -> str:
@@ -71,7 +80,7 @@ def gives_names(command: Command) -> str:
         operands = sum(not text.startswith("-") and not text.isdigit() for text in texts)
         return command.fed_by if operands <= (first.text == "grep") else ANYTHING
     if first.text in {"grep", "rg"}:
-        return f"$({first.text}" if any(re.match(r"-[A-Za-z]*l|--files", text) for text in texts) else ANYTHING
+        return f"$({first.text} -l" if any(re.match(r"-[A-Za-z]*l|--files", text) for text in texts) else ANYTHING
     if first.text == "git":
         return "$(git ls-files" if texts & {"ls-files", "--name-only"} else ANYTHING
     return f"$({first.text}" if first.text in {"find", "fd", "ls"} else ANYTHING
@@ -109,14 +118,14 @@ class Values:
         if source.startswith("$("):
             return source[2:] in _COUNTING and source not in self.assumed
         return source == NUMBER or (
-            source not in {ANYTHING, FILE_NAMES, "@"}
-            and not source.isdigit()
-            and f"number {source}" not in self.assumed
+            source != FILE_NAMES and self._is_own_variable(source) and f"number {source}" not in self.assumed
         )
 
     def _is_plain_source(self, source: str) -> bool:
         if source.startswith("$("):
             return source[2:] in _NAMING and source.split(maxsplit=1)[0] not in self.assumed
-        return source in {NUMBER, FILE_NAMES} or (
-            source not in {ANYTHING, "@"} and not source.isdigit() and source not in self.assumed
-        )
+        return source in {NUMBER, FILE_NAMES} or (self._is_own_variable(source) and source not in self.assumed)
+
+    @staticmethod
+    def _is_own_variable(source: str) -> bool:
+        return source not in _SET_BY_THE_SHELL and not source.isdigit() and not source.startswith("BASH")
