@@ -207,6 +207,21 @@ def test_a_variable_that_programs_run_is_asked_where_what_is_unclear_is(key: str
     assert judge_command(PRESETS["permissive"], "git status", {key: "x"}).decision is Decision.ALLOW
 
 
+@pytest.mark.parametrize(
+    ("line", "key", "value"),
+    [
+        ("rm ~ data", "HOME", "-rf"),
+        ('make "$TARGET"', "TARGET", "--eval=all:;/bin/r?m -rf data"),
+        ("make x.o", "CFLAGS", "${shell rm -rf data}"),
+        ("echo $((n))", "n", "a[b]"),
+    ],
+)
+def test_a_variable_of_an_operation_counts_for_what_it_becomes_in_the_line(line: str, key: str, value: str) -> None:
+    assert judge_command(PRESETS["standard"], line, {key: value}).decision is Decision.ASK
+    if key != "HOME":
+        assert judge_command(PRESETS["standard"], line, {key: "1"}).decision is Decision.ALLOW
+
+
 RUNNERS = [
     "{}", "A=1 {}", "! {}", "2>/dev/null {}", "({})", "{{ {}; }}", "ls; {}", "false || {}", "ls && {}", "ls | {}",
     "if true; then {}; fi", "for x in a; do {}; done", "case x in x) {};; esac", "f() {{ {}; }}; f", "echo $({})",
