@@ -8,8 +8,8 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Three for each core of a small machine: many tests wait, for a timer or for another process.
 WORKERS := 6
 GET_BWRAP := apt-get install bubblewrap, or the same from your distribution
-# The tool behind `make lock`; only whoever changes a dependency needs it.
-UV     := uv==0.13.7
+# The tool behind `make lock`, in the version that the tests make environments with.
+UV     := $(shell sed -nE 's/^(uv==[^ ]+).*/\1/p' requirements/test.txt)
 
 # Compiled tests are kept: without that each worker compiles all of them by itself, which is most of its start.
 unexport PYTHONDONTWRITEBYTECODE

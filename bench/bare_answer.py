@@ -1,8 +1,8 @@
 """The bare answer, 1.00 of the HTTP rows: the exchange's own HTTP server, and behind it nothing but a fixed answer.
 
-The same connection class, parser, loop and headers as in ``trunkline.edges.listener``, with an application that reads
-the request's body and sends what a small call would be answered with. No routes, no token, no JSON, no record: what is
-left is what any answer over HTTP costs here. ``python -m bench.bare_answer PORT``.
+The same connection class, parser, loop and headers as in ``trunkline.edges.web_connection``, with an application that
+reads the request's body and sends what a small call would be answered with. No routes, no token, no JSON, no record:
+what is left is what any answer over HTTP costs here. ``python -m bench.bare_answer PORT``.
 """
 
 from __future__ import annotations

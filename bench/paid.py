@@ -11,7 +11,6 @@ Invariant: a job whose result does not come, or whose payment leaves no receipt 
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
 import sys
 import tempfile
@@ -22,14 +21,14 @@ from typing import Any, Final, Self
 
 import msgspec
 from msgspec import Raw, Struct
-from websockets.asyncio.client import ClientConnection, connect
 
 from bench.children import Children
 from bench.exchange import Exchange
 from bench.loads import percentile
+from tests.nostr import OnRelay
 from trunkline.config import NostrKinds
-from trunkline.edges.nostr import events, messages, nip47
-from trunkline.edges.nostr.events import Draft, Event
+from trunkline.edges.nostr import messages, nip47
+from trunkline.edges.nostr.events import Event
 from trunkline.edges.nostr.keys import Signer
 from trunkline.jobs.embedding import HASHING
 from trunkline.jobs.schemas import EMBEDDING, job_types
@@ -59,73 +58,45 @@ class Paid(Struct, frozen=True):
         return statistics.median(self.paid_ms) / statistics.median(self.free_ms)
 
 
-class Customer:
+class Customer(OnRelay):
     """A buyer at one exchange's relay. Use it in an ``async with``."""
 
     def __init__(self, url: str, wallet: str = "") -> None:
-        self._url = url
+        super().__init__(url, BUYER, {"kinds": [KINDS.announcement, KINDS.result, KINDS.feedback, nip47.RESPONSE]})
         # The wallet's public key; empty: nothing is paid.
         self._wallet = wallet
-        self._seen: list[Event] = []
-        self._changed = asyncio.Event()
-        self._connection: ClientConnection
-        self._reader: asyncio.Task[None]
+        self._provider = ""
 
     async def __aenter__(self) -> Self:
-        self._connection = await connect(self._url, max_size=None)
-        wanted = {"kinds": [KINDS.announcement, KINDS.result, KINDS.feedback, nip47.RESPONSE]}
-        await self._connection.send(json.dumps(["REQ", "all", wanted]))
-        self._reader = asyncio.ensure_future(self._read())
-        announced = await self._first(lambda event: event.kind == KINDS.announcement)
+        await super().__aenter__()
+        announced = await self._first(lambda event: event.kind == KINDS.announcement, "an announcement")
         self._provider = announced.pubkey
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
-        await self._connection.close()
-
-    async def _read(self) -> None:
-        async for frame in self._connection:
-            words = json.loads(frame)
-            if words[0] == "EVENT":
-                self._seen.append(events.read(msgspec.json.encode(words[2])))
-                self._changed.set()
-
-    async def _first(self, is_wanted: Callable[[Event], bool]) -> Event:
-        async with asyncio.timeout(WITHIN_S):
-            while True:
-                for event in self._seen:
-                    if is_wanted(event):
-                        return event
-                self._changed.clear()
-                await self._changed.wait()
-
-    async def _say(self, draft: Draft) -> Event:
-        event = events.signed(draft, BUYER)
-        await self._connection.send(b'["EVENT",%b]' % events.encoded(event), text=True)
-        return event
+    async def _first(self, is_wanted: Callable[[Event], bool], what: str) -> Event:
+        found: Event = await self.until(lambda: next(filter(is_wanted, self.seen), None), what)
+        return found
 
     async def job(self, number: int) -> float:
         """Have a job done, and pay for it if it costs something; milliseconds until its result is here."""
-        self._seen.clear()
+        self.seen.clear()
         inputs = {"texts": [f"job {number}"], "model": HASHING, "dimensions": 4}
         draft = messages.request_draft(
             KINDS, EMBEDDING, Raw(msgspec.json.encode(inputs)), job_types()[EMBEDDING].job_hash(inputs),
             created_at=int(time.time()), nonce=str(number), provider=self._provider,
         )  # fmt: skip
         begun = time.perf_counter()
-        request = await self._say(draft)
+        request = await self.say(draft)
 
         def is_about(event: Event, kind: int) -> bool:
             return event.kind == kind and event.value("e") == request.id
 
         if self._wallet:
-            asked = await self._first(lambda event: is_about(event, KINDS.feedback))
+            asked = await self._first(lambda event: is_about(event, KINDS.feedback), "an invoice")
             now = int(time.time())
             params = {"invoice": asked.tag("amount")[2]}
-            await self._say(nip47.request_draft(BUYER, self._wallet, "pay_invoice", params, now, now + 600))
-        result = await self._first(lambda event: is_about(event, KINDS.result))
+            await self.say(nip47.request_draft(BUYER, self._wallet, "pay_invoice", params, now, now + 600))
+        result = await self._first(lambda event: is_about(event, KINDS.result), "a result")
         took_ms = (time.perf_counter() - begun) * 1000
         if bool(self._wallet) != bool(result.tag("receipt")):
             raise RuntimeError(f"job {number}: its result has another receipt than it should")

@@ -31,7 +31,8 @@ from trunkline.events import (
     TokenIssued,
     TokenRevoked,
 )
-from trunkline.model import CallView, Principal, Question, Status, ToolDefinition, fault
+from trunkline.model import Principal, Status, ToolDefinition, fault
+from trunkline.shown import CallView, Question
 from trunkline.testing.memory import ANY_OBJECT, AttachedAgent, MemoryExchange
 
 ECHO: Final = "com.example.echo/say"

@@ -11,8 +11,8 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from tests.unit.money.cashu.toy_mint import ToyMint
@@ -174,6 +174,15 @@ class MintServer:
 
 def _nothing(_path: str, _body: Any) -> None:
     """Nobody listens."""
+
+
+@asynccontextmanager
+async def listening(mint: MintServer) -> AsyncIterator[MintServer]:
+    """Such a mint on the loop that runs, for the length of a block."""
+    server = await asyncio.start_server(mint.serve, "127.0.0.1", 0)
+    mint.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    yield mint
+    server.close()
 
 
 @contextmanager

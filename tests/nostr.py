@@ -64,6 +64,12 @@ class OnRelay:
                 self.oks[words[1]] = (words[2], words[3])
             self._changed.set()
 
+    async def say(self, draft: Draft, signer: Signer | None = None) -> Event:
+        """Send something to the relay."""
+        event = events.signed(draft, signer or self.signer)
+        await self._connection.send(b'["EVENT",%b]' % events.encoded(event), text=True)
+        return event
+
     async def _heard(self, event: Event) -> None:
         """What becomes of it, besides that it is kept."""
 
@@ -92,8 +98,7 @@ class Buyer(OnRelay):
 
     async def publish(self, draft: Draft, signer: Signer | None = None) -> Event:
         """Say something, and wait until the relay has it."""
-        event = events.signed(draft, signer or self.signer)
-        await self._connection.send(b'["EVENT",%b]' % events.encoded(event), text=True)
+        event = await self.say(draft, signer)
         is_taken, why = await self.until(lambda: self.oks.get(event.id), "an OK")
         assert is_taken, why
         return event

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from tests.nostr import KINDS, OnRelay
-from trunkline.edges.nostr import events, messages
+from trunkline.edges.nostr import messages
 from trunkline.edges.nostr.events import Draft, Event
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.messages import Announcement, Capabilities, Capacity, JobRequest, Pricing, Provenance, Status
@@ -78,7 +78,7 @@ class Seller(OnRelay):
 
     async def say(self, draft: Draft) -> None:
         """Publish anything."""
-        await self._connection.send(b'["EVENT",%b]' % events.encoded(events.signed(draft, self.signer)), text=True)
+        await self.say(draft)
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -253,10 +253,14 @@ class Running:
         return found
 
 
+def running(home: Path, config: str = "", **options: Any) -> AbstractContextManager[Running]:
+    """An exchange for the length of a block; stopped at the end if it still runs."""
+    return running_one(Running(home, config, **options))
+
+
 @contextmanager
-def running(home: Path, config: str = "", **options: Any) -> Iterator[Running]:
-    """An exchange for the length of a block; killed at the end if it still runs."""
-    exchange = Running(home, config, **options)
+def running_one(exchange: Running) -> Iterator[Running]:
+    """The same for one that is made already."""
     try:
         yield exchange.start()
     finally:

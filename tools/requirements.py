@@ -3,8 +3,8 @@
 Reads the tables of ``docs/protocols/*.md`` and, without importing them, the ``@requirement`` markers under ``tests/``.
 It does not run a test; that a marked test passes is what ``make test`` shows.
 
-Fails on a MUST row without a test, on a marker that names no row, and on a page that contradicts itself. A SHOULD or
-MAY row may go without a test; one left out on purpose has its reason under "Not covered, and why".
+Fails on a MUST row without a test, on a marker that names no row, and on a page that contradicts itself or has no
+rows. A SHOULD or MAY row may go without a test; one left out on purpose has its reason under "Not covered, and why".
 """
 
 from __future__ import annotations
@@ -47,12 +47,16 @@ class Protocol:
 
 def read_page(path: Path, problems: list[str]) -> Protocol:
     """The rows of one page and the reasons beside them."""
-    title, heading = path.stem, ""
+    title, heading, is_quoted = "", "", False
     rows: dict[str, Row] = {}
     reasons: dict[str, str] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if line.lstrip().startswith("```"):
+            is_quoted = not is_quoted
+        if is_quoted:
+            continue
         if line.startswith("#"):
-            title = line.removeprefix("# ") if line.startswith("# ") else title
+            title = title or (line.removeprefix("# ") if line.startswith("# ") else "")
             heading = line.lstrip("# ").lower()
             continue
         match = _ROW.fullmatch(line)
@@ -73,7 +77,9 @@ def read_page(path: Path, problems: list[str]) -> Protocol:
             rows[row_id].reason = reason
         else:
             problems.append(f"{path}: {row_id} under {REASONS_HEADING!r} is no row of this page, or has no reason")
-    return Protocol(title, list(rows.values()))
+    if not rows:
+        problems.append(f"{path}: this page has no rows")
+    return Protocol(title or path.stem, list(rows.values()))
 
 
 def read_markers(path: Path, problems: list[str]) -> Iterator[tuple[str, str]]:
@@ -116,7 +122,6 @@ def collect(root: Path) -> tuple[list[Protocol], list[str]]:
     """All pages with their tests, and everything that is wrong with them."""
     problems: list[str] = []
     protocols = [read_page(path, problems) for path in sorted((root / "docs" / "protocols").glob("*.md"))]
-    protocols = [protocol for protocol in protocols if protocol.rows]
     rows = {row.id: row for protocol in protocols for row in protocol.rows}
     for path in sorted((root / "tests").rglob("test_*.py")):
         for row_id, test in read_markers(path, problems):

@@ -21,6 +21,7 @@ from trunkline.model import (
     EXCHANGE,
     MAX_INPUT_BYTES,
     MAX_OUTPUT_BYTES,
+    MOUNT_PREFIX,
     OPERATOR,
     Circumstance,
     Decision,
@@ -397,9 +398,6 @@ class LedgerTable(Section):
     retention_days: Annotated[int, Meta(ge=0, le=36_500)] = 0
     anchor: Anchor | None = None
 
-
-# Before the id of a mounted server in that of its agent.
-MOUNT_PREFIX: Final = "mcp."
 
 # The agent that does typed jobs, and the names of their types (docs/protocols/openagents.md).
 JOBS_AGENT: Final = "trunkline.jobs"

@@ -19,7 +19,6 @@ from trunkline import input_conditions
 from trunkline.addresses import host_and_port, is_loopback
 from trunkline.config import (
     LISTENERS,
-    MOUNT_PREFIX,
     SCHEMA_ID,
     AgentProgram,
     Jobs,
@@ -34,6 +33,7 @@ from trunkline.config import (
 from trunkline.model import (
     AGENT_ID,
     CALLER_EDGES,
+    MOUNT_PREFIX,
     OPERATOR,
     RESERVED_PREFIXES,
     TOOL_NAME,

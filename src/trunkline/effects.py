@@ -14,7 +14,8 @@ from typing import dataclass_transform
 from msgspec import Raw, Struct
 
 from trunkline.entries import Entry
-from trunkline.model import Actor, CallView, Circumstance, Fault, LargeOutput, Status
+from trunkline.model import Actor, Circumstance, Fault, LargeOutput, Status
+from trunkline.shown import CallView
 
 
 # The decorator tells type checkers what msgspec does: a child of a frozen struct is frozen.

@@ -24,6 +24,10 @@ def command(words: str, home: str | None) -> str:
     return f"trunkline {words} --home {shlex.quote(home)}"
 
 
+# Codes of faults whose words are a tool's own: what it tells people to type is not made fit to be typed.
+STRANGERS_WORDS: Final = frozenset({"tool.failed"})
+
+
 def completed(text: str, home: str | None) -> str:
     """The text with this home in each of its hints."""
     if not home or "`trunkline " not in text:

@@ -43,8 +43,6 @@ STRANGERS: Final = frozenset({"nostr"})
 INLINE_OUTPUT_BYTES: Final = 1_048_576
 # How much of a large output its reference shows.
 HEAD_BYTES: Final = 1024
-# Lists of calls show outputs up to this: what a line of a table has room for, many times over.
-LISTED_OUTPUT_BYTES: Final = 4096
 # Above this a result is refused: the largest body one frame sequence or one HTTP answer should ever carry.
 MAX_OUTPUT_BYTES: Final = 67_108_864
 # The same bound as the frame limit of most JSON-RPC servers; a schema may set a lower one for its tool.
@@ -56,8 +54,10 @@ MAX_NAME_CHARS: Final = 128
 
 AGENT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+# Before the id of a mounted MCP server, in that of the agent that it is here.
+MOUNT_PREFIX: Final = "mcp."
 # Ids that only an edge of ours may give out, so that `space.x/shell` can never be somebody's agent.
-RESERVED_PREFIXES: Final = ("space.", "chiffon.", "mcp.", "nostr.", "pylon.", "a2a.", "trunkline.")
+RESERVED_PREFIXES: Final = ("space.", "chiffon.", MOUNT_PREFIX, "nostr.", "pylon.", "a2a.", "trunkline.")
 
 # The agent that is the exchange itself, and the one who calls for it when it tells an agent of an event: two, because
 # what the first works on has nothing to do with what the second asks for.
@@ -383,6 +383,31 @@ class Limits(Struct, frozen=True):
         return int(self.taint_s * 1000) if self.taint_s else sys.maxsize
 
 
+class Verdict(Struct, frozen=True, omit_defaults=True):
+    """What policy would do with a call, and by which rule; the answer of a dry run and of every judgement."""
+
+    decision: Decision
+    rule: str
+    reason: str
+    caller: str
+    fault: Fault | None = None
+    # Whether a rule that let the call through says that its content is not for the record.
+    sensitive: bool = False
+    # Of a dry run without an input: what would be decided otherwise for some inputs.
+    depends: tuple[str, ...] = ()
+    # Of a denial by a guard: what the record may say of it, without a word of the input.
+    for_record: str = ""
+
+
+# What the agent behind a tool says to one input (tool id, body) before anybody is let through; None: nothing against
+# it. Pure: the same input, the same answer. Only agents that are part of the exchange have one.
+Guard = Callable[[str, Raw], Verdict | None]
+
+# Which tools can serve a call of a tool that stands for others (its id, the input), the best first. Pure, like a guard:
+# nothing happens because it was asked. Only agents that are part of the exchange have one.
+Router = Callable[[str, Raw], Sequence[str]]
+
+
 class HubSettings(Struct, frozen=True):
     """What the operator's configuration says to the hub. Replaced as a whole while the exchange runs."""
 
@@ -480,175 +505,3 @@ def _second(seconds: int) -> str:
     import datetime as dt
 
     return dt.datetime.fromtimestamp(seconds, tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
-class CallSearch(Struct, frozen=True, omit_defaults=True):
-    """Which calls are looked for. Empty: any."""
-
-    limit: int
-    # Words, each of which, or its beginning, stands in the input, the outcome, or a name of the call.
-    words: str = ""
-    # Parts of names; large and small letters are the same.
-    tool: str = ""
-    caller: str = ""
-    # Only calls of exactly this caller.
-    own: str = ""
-    status: str = ""
-    # Milliseconds of the wall clock, the second not included.
-    first_ms: int | None = None
-    last_ms: int | None = None
-    # Those before this entry.
-    before: int | None = None
-
-
-class CallView(Struct, frozen=True, omit_defaults=True):
-    """A call as anybody is shown it. Times are RFC 3339 strings; ``output`` is absent until there is one.
-
-    ``output`` is always whole; ``large`` is there if it is a large one.
-    """
-
-    call_id: str
-    tool_id: str
-    caller: str
-    status: Status
-    accepted_at: str
-    correlation_id: str | None = None
-    approval_id: str | None = None
-    output: Raw | None = None
-    error: Fault | None = None
-    started_at: str | None = None
-    finished_at: str | None = None
-    large: LargeOutput | None = None
-    # The tool that serves it, where that is not the one that was asked for.
-    provider: str | None = None
-    # In lists: the size of an output that is left out there.
-    output_bytes: int | None = None
-    # The call succeeded, and a command that it ran did not: how that ended.
-    failed_with: int | None = None
-
-
-class ToolView(Struct, frozen=True, omit_defaults=True):
-    """A tool as it is listed. ``status`` is ``available``, ``unavailable``, ``suspended`` or ``quarantined``."""
-
-    tool_id: str
-    status: str
-    description: str
-    input_schema: Raw
-    output_schema: Raw | None = None
-    capabilities: tuple[str, ...] = ()
-    side_effects: bool = msgspec.field(default=True)
-    requires_directive: bool = False
-    tags: tuple[str, ...] = ()
-    required_permissions: tuple[str, ...] = ()
-    fingerprint: str = ""
-
-
-class AgentView(Struct, frozen=True, omit_defaults=True):
-    """An agent as it is listed. ``state`` is ``ready``, ``unhealthy``, or what the supervisor says of its process."""
-
-    agent_id: str
-    edge: str
-    state: str
-    health: str = ""
-    version: str = ""
-    tools: int = 0
-    open_calls: int = 0
-    succeeded: int = 0
-    failed: int = 0
-    pid: int | None = None
-    run_id: str | None = None
-    restarts: int = 0
-    permissions: tuple[str, ...] = ()
-    # What keeps a launched agent from everything else: "sandbox (bubblewrap)", "user", "none", "none: why".
-    isolation: str = ""
-    note: str = ""
-    # Whether a person may start, stop and restart it.
-    steerable: bool = False
-
-
-class Question(Struct, frozen=True, omit_defaults=True):
-    """An open question to a person. ``subject`` is ``call``, ``definition``, ``manifest`` or ``directive``."""
-
-    approval_id: str
-    subject: str
-    asked_by: str
-    asked_at: str
-    expires_at: str
-    reason: str
-    tool_id: str | None = None
-    agent_id: str | None = None
-    call_id: str | None = None
-    chain: tuple[str, ...] = ()
-    input: Raw | None = None
-    before: Raw | None = None
-    after: Raw | None = None
-    permissions: tuple[str, ...] = ()
-    waiting: int = 1
-    # Of a call: the rule that asks.
-    rule: str = ""
-    # What its provider gets beside the input.
-    context: Raw | None = None
-    actor: Actor | None = None
-    # Who would serve it, if it is a call of a tool that stands for others.
-    provider: str | None = None
-
-
-class Verdict(Struct, frozen=True, omit_defaults=True):
-    """What policy would do with a call, and by which rule; the answer of a dry run and of every judgement."""
-
-    decision: Decision
-    rule: str
-    reason: str
-    caller: str
-    fault: Fault | None = None
-    # Whether a rule that let the call through says that its content is not for the record.
-    sensitive: bool = False
-    # Of a dry run without an input: what would be decided otherwise for some inputs.
-    depends: tuple[str, ...] = ()
-    # Of a denial by a guard: what the record may say of it, without a word of the input.
-    for_record: str = ""
-
-
-# What the agent behind a tool says to one input (tool id, body) before anybody is let through; None: nothing against
-# it. Pure: the same input, the same answer. Only agents that are part of the exchange have one.
-Guard = Callable[[str, Raw], Verdict | None]
-
-# Which tools can serve a call of a tool that stands for others (its id, the input), the best first. Pure, like a guard:
-# nothing happens because it was asked. Only agents that are part of the exchange have one.
-Router = Callable[[str, Raw], Sequence[str]]
-
-
-class SubscriptionView(Struct, frozen=True):
-    """A subscription as it is listed. ``connected`` is whether there is a conversation in which its subscriber is told.
-
-    ``number`` is that of the entry that made it: lists are in this order.
-    """
-
-    number: int
-    subscription: str
-    subscriber: str
-    # A pattern.
-    topic: str
-    qos: int
-    durable: bool
-    since: str
-    # What its subscriber has not taken yet.
-    owed_events: int
-    owed_bytes: int
-    connected: bool
-
-
-class TokenView(Struct, frozen=True, omit_defaults=True):
-    """A standing credential as it is listed; its secret is kept nowhere.
-
-    ``public`` is there for a pair of keys: a JSON object of its edge, whose ``kid`` names the key.
-    """
-
-    token_id: str
-    edge: str
-    agent: str
-    issued_at: str
-    permissions: tuple[str, ...] = ()
-    revoked: bool = False
-    type: str = ""
-    public: OptionalRaw = None

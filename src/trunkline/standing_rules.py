@@ -21,8 +21,9 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from trunkline.input_conditions import fulfilled, matches, written
-from trunkline.model import Circumstance, Decision, InputCondition, Question, Rule
+from trunkline.model import MOUNT_PREFIX, Circumstance, Decision, InputCondition, Rule
 from trunkline.rule_remarks import OF_THE_FILE, covers
+from trunkline.shown import Question
 
 _HEADER: Final = re.compile(r"^[ \t]*\[\[[ \t]*policy[ \t]*\.[ \t]*rule[ \t]*\]\]", re.MULTILINE)
 
@@ -164,7 +165,7 @@ def _asked_each_time(question: Mapping[str, Any]) -> str:
     """Why there is no rule by itself, and what a person can do who wants one all the same."""
     command = f"`trunkline approve {question['approval_id']} --always --also-untrusted`"
     ways = f"it is asked because of what strangers wrote, and that is asked each time; {command} allows it then, too"
-    if str(question.get("tool_id", "")).startswith("mcp."):
+    if str(question.get("tool_id", "")).startswith(MOUNT_PREFIX):
         ways += ". If only you write what its server reads, say untrusted = false in its [[mcp]]"
     return ways
 

@@ -49,13 +49,15 @@ if "up" in sys.orig_argv:
 
         hub.Hub.__init__ = init_broken
     elif side == "http":
-        from trunkline.edges.http import calls, routes
+        from trunkline.edges.http import approvals, calls, routes
 
         calls.NewCall._answer = broken_route
+        for method in ("approvals", "approval", "answer", "rule", "allow"):
+            assert hasattr(approvals.ApprovalRoutes, method), method
+            setattr(approvals.ApprovalRoutes, method, broken_route)
         for method in (
-            "agents", "tools", "calls", "call", "cancel", "approvals", "approval", "answer", "policy",
-            "check", "new_directive", "tokens", "new_token", "revoke_token", "reload", "watch", "ledger", "replay",
-            "metrics", "blob", "status",
+            "agents", "tools", "calls", "call", "cancel", "policy", "check", "new_directive", "tokens", "new_token",
+            "revoke_token", "reload", "watch", "ledger", "replay", "metrics", "blob", "status",
         ):
             assert hasattr(routes.Api, method), method
             setattr(routes.Api, method, broken_route)

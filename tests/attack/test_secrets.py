@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from tests.attack.defects import CANARY, broken_exchange
 from tests.attack.secrets import plant
-from tests.running import RawAgent, Running, asked_over_http
+from tests.running import RawAgent, Running, asked_over_http, running_one
 
 
 def test_fifty_tokens_planted_in_every_field_of_five_hundred_calls_are_in_no_file(short_path: Path) -> None:
@@ -21,18 +20,6 @@ def test_fifty_tokens_planted_in_every_field_of_five_hundred_calls_are_in_no_fil
 
 
 # --- defects of ours tell nothing of themselves (P-H5) ----------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def started(exchange: Running) -> Iterator[Running]:
-    """Up for the length of a block."""
-    try:
-        yield exchange.start()
-    finally:
-        if exchange.process is not None and exchange.process.poll() is None:
-            exchange.stop()
-        for peer in exchange.peers:
-            peer.close()
 
 
 def speak(agent: RawAgent, kind: str, payload: dict[str, Any], **envelope: Any) -> str:
@@ -85,7 +72,7 @@ ROUTES: list[tuple[str, str, Any]] = [
 
 
 def test_a_route_that_raises_answers_in_the_words_of_the_table(short_path: Path) -> None:
-    with started(broken_exchange(short_path, "http:")) as exchange:
+    with running_one(broken_exchange(short_path, "http:")) as exchange:
         for method, path, body in ROUTES:
             status, answer = exchange.request(method, path, body)
             assert status == 500, path
@@ -129,7 +116,7 @@ def test_a_session_that_raises_is_closed_without_a_word_and_the_others_go_on(sho
         "agent.error": {},
     }
     names = ",".join(name for name in HANDLERS if name != "_take_first")
-    with started(broken_exchange(short_path, f"session:{names}")) as exchange:
+    with running_one(broken_exchange(short_path, f"session:{names}")) as exchange:
         for number, (kind, payload) in enumerate(said.items()):
             agent = RawAgent(exchange, f"raw.{number}")
             agent.hello("tools", "calls", "directives")
@@ -138,7 +125,7 @@ def test_a_session_that_raises_is_closed_without_a_word_and_the_others_go_on(sho
         assert exchange.request("GET", "/v1/status")[1]["defects"] == len(said)
     assert CANARY not in exchange.said()
     assert exchange.said().count("a defect: ValueError at") == 2, "the 1st and the 10th of a kind"
-    with started(broken_exchange(short_path, "session:_take_first")) as exchange:
+    with running_one(broken_exchange(short_path, "session:_take_first")) as exchange:
         agent = RawAgent(exchange, "raw.first")
         assert CANARY not in speak(agent, "agent.hello", {"session_token": agent.token})
         # The record of its end is an error of the peer's, never our exception's text.

@@ -197,6 +197,13 @@ test("figures are of the last seconds, and old ones are forgotten", () => {
   assert.ok(found._seconds.size <= figures.SECONDS * 2 + 1);
 });
 
+test("a chain of calls that leads in a circle is followed for a while", () => {
+  const circle = { asked_ms: 1 };
+  figures.waitedAbove({}, () => circle, 10);
+  assert.equal(circle.asked_ms, 1 + 32 * 10);
+  figures.waitedAbove({}, () => undefined, 10);
+});
+
 test("how long calls ran is counted without the time in which a person was asked", () => {
   const begun = Math.floor(Date.now() / 1000) * 1000 - 60_000;
   const call = (n) => `00000000-0000-8000-8000-${n.toString(16).padStart(12, "0")}`;

@@ -55,4 +55,5 @@ def test_the_bounds_on_the_page_are_those_of_the_code() -> None:
     assert (client.MAX_ANSWER_BYTES, mint_client.TIMEOUT_S) == (8 << 20, 30)
     assert (cashu_rail.LOCK_S, cashu_rail.LEAST_LOCK_S) == (3 * 3600, 3600)
     assert row("payments of ours that are locked").endswith(f"| {purse.MAX_LOCKED}; {purse.MAX_LOCKED} |")
+    assert row("tokens that were sent").endswith(f"| {purse.MAX_SENT} |")
     assert f"{till.NUTZAPS_PER_MINUTE} a minute" in row("nutzaps that are looked at")

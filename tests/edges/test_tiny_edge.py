@@ -23,7 +23,7 @@ from msgspec import Raw
 from tests.running import NO_DEFAULT_PORTS, leash, started
 from tests.unit.edges.opensentience.core_side import envelope, frame, hello
 from trunkline import strictjson
-from trunkline.edges.bearer import Throttle, token_sha256
+from trunkline.edges.bearer import Throttle, whose
 from trunkline.edges.edge import Edge, RunningEdge, Surroundings, TokenKind
 from trunkline.edges.waiting import call
 from trunkline.entries import CallAccepted, Noticed
@@ -73,7 +73,7 @@ class TinyEdge(RunningEdge):
 
     async def _answer(self, line: bytes) -> bytes:
         token, verb, tool, body = [*line.split(b" ", 3), b"", b"", b""][:4]
-        if (caller := self._feed.identify("tiny", token_sha256(token))) is None:
+        if (caller := whose(self._feed, "tiny", token)) is None:
             await self._throttle.refused("tiny")
             return b"refused auth.failed"
         try:

@@ -56,18 +56,6 @@ POLICY: Final = Policy(
 TELLS: Final = ("stdout", "stderr")
 
 
-class Calls(TaskLoop):
-    """The loop of tasks; what is given to a thread is called at once."""
-
-    def run_in_executor(self, _: object, work: Any, *args: object) -> asyncio.Future[Any]:
-        future = self.create_future()
-        try:
-            future.set_result(work(*args))
-        except Exception as error:  # noqa: BLE001  as a thread's future has it
-            future.set_exception(error)
-        return future
-
-
 class Pretending(Sandbox, frozen=True):
     """Runs nothing. What a command prints is what its own text says."""
 
@@ -140,7 +128,7 @@ class Town(Scene):
             replace(CHIFFON, make=lambda given: CHIFFON.make(replace(given, entropy=self._entropy))),
         )
         super().__init__(edges, policy=POLICY, config=config, home=home)
-        self.loop = Calls(self.exchange.loop, self.raised.append)
+        self.loop = TaskLoop(self.exchange.loop, self.raised.append)
         self.agents_edge._listener.loop = self.loop.as_asyncio
         self.requests = Requests(self.exchange.feed)
         given = self.exchange.surroundings()

@@ -475,6 +475,25 @@ def fields(seed: int, share: int = 1) -> int:
     return count
 
 
+def signature_headers() -> int:
+    """Every value in each member of a signature's header, also one that JSON can write and UTF-8 cannot; how many."""
+    world = World(0)
+    cases = [(name, value) for name in ("alg", "kid", "typ", "crit", "") for value in (*VALUES, "\ud800", ["EdDSA"])]
+    try:
+        alice = world.agents["alice"]
+        for name, value in cases:
+            message = alice.message("request", "bob", "echo", {"x": 1})
+            data = signed(message, alice.key, **{name: value})
+            request = world.kit.post(data)
+            if request.complete:
+                world.answered(request, alice)
+            world.judge(data)
+        world.end()
+    finally:
+        world.close()
+    return len(cases)
+
+
 def _fields(world: World, alice: Agent, message: dict[str, Any], first: int, share: int) -> int:
     count = len(world.mutator._places(message))
     cases = [(at, value) for at in range(count) for value in VALUES][first::share]

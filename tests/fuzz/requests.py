@@ -17,8 +17,8 @@ from tests.fuzz.mutations import Mutator, corpus
 from tests.inhabited import Inhabited
 from trunkline.edges import bearer
 from trunkline.edges.http.routes import Api
-from trunkline.edges.listener import Connection, Connections
 from trunkline.edges.waiting import Requests
+from trunkline.edges.web_connection import Connection, Connections
 from trunkline.model import FAULTS
 from trunkline.testing.memory import OPERATOR_TOKEN
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +18,7 @@ from trunkline.edges.console.routes import APP_KEY
 from trunkline.edges.console.signing_in import SignIn
 from trunkline.edges.http.edge import HTTP
 from trunkline.edges.pusher.session import PusherSession
-from trunkline.testing.memory import MemoryExchange
+from trunkline.testing.memory import NOWHERE, MemoryExchange
 
 SECRET: Final = b"of the test"
 SIGNED_IN: Final = SignIn("0" * 64, 0, 2**40)
@@ -29,7 +28,7 @@ class Line:
     """The live line of an exchange in memory, and one page on it without a socket."""
 
     def __init__(self) -> None:
-        self.exchange = MemoryExchange(edges=(CONSOLE, HTTP), home=Path("/nowhere"))
+        self.exchange = MemoryExchange(edges=(CONSOLE, HTTP), home=NOWHERE)
         edge = self.exchange.edges._running["console"]
         assert isinstance(edge, ConsoleEdge)
         self.live = edge.live

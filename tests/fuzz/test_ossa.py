@@ -24,6 +24,10 @@ def test_each_field_of_each_type_takes_any_value_or_refuses_it() -> None:
     assert ossa.fields(0, SHARE) > 500
 
 
+def test_each_member_of_a_signatures_header_takes_any_value_or_refuses_it() -> None:
+    assert ossa.signature_headers() > 200
+
+
 def test_the_messages_get_in_and_are_wrong_in_many_ways() -> None:
     seen: Counter[str] = Counter()
     for seed in range(8):

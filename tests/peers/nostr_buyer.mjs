@@ -1,20 +1,9 @@
 // A buyer that has nothing of ours: nostr-tools, and Node's own hashing. Arguments: the bundle of nostr-tools, the relay.
 // It looks for a provider, posts one open and one private job, and prints what it found as one JSON object.
-import { createHash } from 'node:crypto'
-import { readFileSync } from 'node:fs'
-import vm from 'node:vm'
+import { hash, nostrTools } from './nostr_words.mjs'
 
 const [bundle, url] = process.argv.slice(2)
-vm.runInThisContext(readFileSync(bundle, 'utf8') + '\nglobalThis.NostrTools = NostrTools')
-const { Relay, finalizeEvent, generateSecretKey, getPublicKey, verifyEvent, nip19, nip44 } = globalThis.NostrTools
-
-const canonical = (value) =>
-  Array.isArray(value)
-    ? `[${value.map(canonical).join(',')}]`
-    : value !== null && typeof value === 'object'
-      ? `{${Object.keys(value).sort().map((key) => `${JSON.stringify(key)}:${canonical(value[key])}`).join(',')}}`
-      : JSON.stringify(value)
-const hash = (value) => `sha256:${createHash('sha256').update(canonical(value)).digest('hex')}`
+const { Relay, finalizeEvent, generateSecretKey, getPublicKey, verifyEvent, nip19, nip44 } = nostrTools(bundle)
 
 const secret = generateSecretKey()
 const buyer = getPublicKey(secret)

@@ -1,21 +1,11 @@
 // A buyer that has nothing of ours: nostr-tools, and Node's own hashing. Arguments: the bundle of nostr-tools, a
 // connection (NIP-47), and a file with a job, {schema, inputs}. It asks for the job, pays the invoice from its wallet,
 // and prints what it got as JSON.
-import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
-import vm from 'node:vm'
+import { canonical, nostrTools, sha256 } from './nostr_words.mjs'
 
 const [bundle, connection, file] = process.argv.slice(2)
-vm.runInThisContext(readFileSync(bundle, 'utf8') + '\nglobalThis.NostrTools = NostrTools')
-const { Relay, finalizeEvent, generateSecretKey, getPublicKey, nip04, nip44, nip47, verifyEvent } = globalThis.NostrTools
-
-const canonical = (value) =>
-  Array.isArray(value)
-    ? `[${value.map(canonical).join(',')}]`
-    : value !== null && typeof value === 'object'
-      ? `{${Object.keys(value).sort().map((key) => `${JSON.stringify(key)}:${canonical(value[key])}`).join(',')}}`
-      : JSON.stringify(value)
-const sha256 = (data) => createHash('sha256').update(data).digest('hex')
+const { Relay, finalizeEvent, generateSecretKey, getPublicKey, nip04, nip44, nip47, verifyEvent } = nostrTools(bundle)
 
 const { pubkey: wallet, relay: url, secret } = nip47.parseConnectionString(connection)
 const relay = await Relay.connect(url)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,22 @@ def is_offered(exchange: Running) -> bool:
     return any(tool["tool_id"] == "com.example.words/repeat" for tool in found["tools"])
 
 
+async def told_by(node: str, *command: str | Path) -> dict[str, Any]:
+    """The JSON object that a program prints."""
+    process = await asyncio.create_subprocess_exec(
+        node, *map(str, command), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        out, complaints = await asyncio.wait_for(process.communicate(), 60)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, complaints.decode()
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
 async def test_a_foreign_buyer_finds_us_has_jobs_done_and_computes_their_hashes(short_path: Path, node: str) -> None:
     bundle = bundle_of_nostr_tools(node, short_path)
     home = short_path / "home"
@@ -58,18 +75,7 @@ async def test_a_foreign_buyer_finds_us_has_jobs_done_and_computes_their_hashes(
     (home / "words.py").write_text(AGENT)
     with running(home, CONFIG) as exchange:
         wait_until(lambda: is_offered(exchange), "the agent's tool")
-        process = await asyncio.create_subprocess_exec(
-            node, str(BUYER), str(bundle), exchange.ready["relay"],
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        try:
-            out, complaints = await asyncio.wait_for(process.communicate(), 60)
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        assert process.returncode == 0, complaints.decode()
-        found = json.loads(out)
+        found = await told_by(node, BUYER, bundle, exchange.ready["relay"])
     assert found["announced"]
     for way in ("open", "private"):
         job = found[way]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 import apsw
 import pytest
 
-from tests.peers.test_nostr_node import bundle_of_nostr_tools
+from tests.peers.test_nostr_node import bundle_of_nostr_tools, told_by
 from tests.requirement import requirement
 from tests.requirements.test_openagents_money import EMBEDDING, PRICED, SANDBOX, account, balances, printed, trunkline
 from tests.running import running
@@ -75,19 +74,7 @@ async def bought(node: str, bundle: Path, connection: str, schema: str, inputs: 
     """What the foreign buyer got for a job."""
     file = bundle.parent / "job.json"
     file.write_text(json.dumps({"schema": schema, "inputs": inputs}))
-    process = await asyncio.create_subprocess_exec(
-        node, str(PAYER), str(bundle), connection, str(file),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        out, complaints = await asyncio.wait_for(process.communicate(), 60)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, complaints.decode()
-    found: dict[str, Any] = json.loads(out)
-    return found
+    return await told_by(node, PAYER, bundle, connection, file)
 
 
 @requirement("OA-066", "OA-068", "OA-080", "OA-081", "OA-082")

@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import time
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +25,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from tests import environments
 from tests.running import leash, started, wait_until
 from tests.unit.money.cashu.toy_mint import PAYEE, PAYEE_SECRET, PAYER, PAYER_SECRET, ToyMint, write_token_v3
 from tests.unit.money.paid import JOB_HASH, NPUB, signed_event
@@ -44,7 +44,7 @@ from trunkline.money.rail import Due
 from trunkline.money.refusals import ProofRefused
 from trunkline.money.wallet import Held
 
-# The first run installs it: half a minute.
+# The first run installs it: seconds by uv, a minute or two by pip.
 pytestmark = pytest.mark.timeout(240)
 LOCK = Path(__file__).parent / "nutshell" / "requirements.txt"
 PREIMAGE = "07" * 32
@@ -69,19 +69,8 @@ def programs(pytestconfig: pytest.Config) -> Path:
     place = folder / name
     with alone(folder):
         if not (place / "complete").exists():
-            venv.create(place, symlinks=True, clear=True)
-            pip = (
-                sys.executable,
-                "-m",
-                "pip",
-                "--disable-pip-version-check",
-                "--quiet",
-                "--python",
-                place / "bin/python",
-            )
-            done = subprocess.run(
-                (*pip, "install", "--require-hashes", "-r", LOCK), capture_output=True, timeout=200, check=False
-            )
+            environments.make(place)
+            done = environments.install(place, "--require-hashes", "-r", str(LOCK))
             if done.returncode:
                 pytest.skip("nutshell cannot be installed here")
             (place / "complete").touch()
@@ -278,6 +267,23 @@ async def test_its_wallet_takes_what_we_write(nutshell: Nutshell, write: object)
     new = await redeemed(mint, nutshell.token("16", "--dleq").proofs, PAYER_SECRET)
     assert callable(write)
     assert any("Received 14 sat" in line for line in nutshell.wallet("receive", write(Token(mint.url, "sat", new))))
+
+
+async def test_its_wallet_receives_the_token_that_we_send_and_we_what_it_sends(nutshell: Nutshell) -> None:
+    rail = CashuRail(MintClient(nutshell.url), PAYER_SECRET, Purse(), lambda _purse: None, time.time, chance)
+    assert await rail.receive(nutshell.token("32")) == 31  # the mint's fee
+    assert await rail.receive(nutshell.token("16", "--legacy")) == 15
+    await rail.make_token("ours", 21)
+    [sent] = rail.purse.sent
+    assert sent.amount == 21
+    text = write_token(Token(nutshell.url, "sat", sent.proofs))
+    assert text.startswith("cashuB")
+    await rail.forget_spent()
+    assert rail.purse.sent == (sent,)
+    assert any("Received 20 sat" in line for line in nutshell.wallet("receive", text))
+    await rail.forget_spent()
+    assert rail.purse.sent == ()
+    assert rail.purse.amount == 31 + 15 - 21 - 1
 
 
 async def test_a_payment_from_an_invoice_to_its_proof_goes_through_its_mint(nutshell: Nutshell) -> None:

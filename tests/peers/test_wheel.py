@@ -9,19 +9,17 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import sysconfig
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import environments
 from tests.running import wait_until
 
 ROOT = Path(__file__).parents[2]
 BUILT_FROM = ("src", "examples", "pyproject.toml", "README.md", "LICENSE")
-PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +34,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(source, sources / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         else:
             shutil.copy(source, sources / name)
-    run(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(sources))
+    run(*environments.PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(sources))
     (wheel,) = folder.glob("trunkline-*.whl")
     place = folder / "venv"
-    venv.create(place, symlinks=True)
-    python = place / "bin" / "python"
-    run(*PIP, "--python", str(python), "install", "--no-deps", "--no-index", str(wheel))
+    environments.make(place)
+    done = environments.install(place, "--no-deps", "--no-index", str(wheel))
+    assert done.returncode == 0, done.stdout + done.stderr
     (site,) = place.glob("lib/python*/site-packages")
     # A path in such a file is added as it is: what is installed there as editable is not found by it.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +31,7 @@ from trunkline.ledger.reader import Reader
 from trunkline.money import bolt11
 from trunkline.money.cashu.curve import hash_to_curve
 from trunkline.money.cashu.requests import PaymentRequest, read_request
-from trunkline.money.cashu.tokens import Token
+from trunkline.money.cashu.tokens import Token, read_token
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -358,3 +360,47 @@ async def test_for_a_job_that_fails_nothing_is_redeemed_and_nothing_that_it_made
         assert "/v1/swap" not in mint.asked
         assert receipts_of(seller) == []
         assert ecash(seller, mint) == (0, 0)
+
+
+def files_with(home: Path, secret: str) -> list[str]:
+    """The files of a home in which this can be read."""
+    return [str(file) for file in home.rglob("*") if file.is_file() and secret.encode() in file.read_bytes()]
+
+
+def test_ecash_is_sent_as_a_token_that_another_home_receives_and_no_record_or_log_has_it(
+    short_path: Path, mint: MintServer
+) -> None:
+    config = CONFIG + f'[nostr.wallet]\nmints = ["{mint.url}"]\n'
+    with running(short_path / "ours", config) as ours, running(short_path / "theirs", config) as theirs:
+        for exchange in (ours, theirs):
+            asks_in_ecash(exchange)
+        fund(ours, mint, 100_000)
+        out = short_path / "token.txt"
+        made = trunkline(ours.home, "wallet", "send", "13000", "--out", str(out))
+        assert made.returncode == 0, made.stderr
+        text = made.stdout.strip()
+        token = read_token(text)
+        assert (token.amount, token.mint, text[:6]) == (13, mint.url, "cashuB")
+        assert out.read_text() == f"{text}\n"
+        assert out.stat().st_mode & 0o777 == 0o600
+        assert text not in made.stderr
+        [shown] = [one for one in printed(ours.home, "wallet", "history")["history"] if one["step"] == "token_sent"]
+        again = printed(ours.home, "wallet", "send", "--again", shown["token"])
+        assert again == {"id": shown["token"], "token": text}
+        # A file that is there is not written over, and nothing is sent then.
+        refused = trunkline(ours.home, "wallet", "send", "1000", "--out", str(out))
+        assert (refused.returncode, ecash(ours, mint)) == (2, (87_000, 0))
+        with out.open() as file:
+            command = [sys.executable, "-m", "trunkline", "--home", str(theirs.home), "wallet", "receive", "-"]
+            done = subprocess.run(command, stdin=file, capture_output=True, text=True, timeout=60, check=False)
+        assert done.stdout == f"received 13,000 msats of {mint.url}\n", done.stderr
+        assert ecash(theirs, mint) == (13_000, 0)
+        twice = trunkline(theirs.home, "wallet", "receive", text)
+        assert (twice.returncode, "spent" in twice.stderr, text in twice.stderr) == (1, True, False)
+        # Our own is taken back in the same way.
+        mine = printed(ours.home, "wallet", "send", "5000", "--mint", mint.url)["token"]
+        assert printed(ours.home, "wallet", "receive", mine) == {"mint": mint.url, "msats": 5000}
+        assert ecash(ours, mint) == (87_000, 0)
+        secrets = [proof.secret for proof in (*token.proofs, *read_token(mine).proofs)]
+        for exchange in (ours, theirs):
+            assert [name for secret in (text, mine, *secrets) for name in files_with(exchange.home, secret)] == []

@@ -16,11 +16,14 @@ from msgspec.structs import replace
 from trunkline import effects, entries, events
 from trunkline.edges.chiffon.orchestrator_session import OrchestratorSession
 from trunkline.edges.chiffon.tasks import Tasks
+from trunkline.edges.console.feed import Recent
+from trunkline.edges.console.live import LiveLine
 from trunkline.edges.driver import Driver
 from trunkline.edges.nostr.provider import ANSWERED, Job
 from trunkline.edges.nostr.provider import Provider as JobProvider
 from trunkline.edges.ossa.asking import Asker
 from trunkline.edges.ossa.providing import Provider
+from trunkline.edges.pylon.client import Client
 from trunkline.edges.spaces import routes
 from trunkline.edges.spaces.process import Runs
 from trunkline.edges.spaces.reasons import Reasons
@@ -546,6 +549,49 @@ def a_result_is_told_before_it_is_on_record(patch: Patch) -> None:
     patch.setattr(JobProvider, "_step", hasty)
 
 
+def everybody_looks_on(patch: Patch) -> None:
+    """There are pages of the console in every simulation, so that few are needed."""
+    patch.setattr(world, "CONSOLE_SHARE", 1.0)
+
+
+def a_page_is_told_of_an_entry_before_it_is_on_disk(patch: Patch) -> None:
+    """After a crash the numbers that a page was told of mean the same entries."""
+    everybody_looks_on(patch)
+    patch.setattr(LiveLine, "_next_batches", lambda self: self._tell_batches(self._views.last_entry()))
+
+
+def a_page_does_not_notice_a_gap(patch: Patch) -> None:
+    """A page has every entry, also one that was recorded while nobody watched."""
+    everybody_looks_on(patch)
+
+    take = Recent.take
+
+    def careless(self: Recent, line: bytes) -> None:
+        before = list(self._lines)
+        take(self, line)
+        if len(self._lines) < len(before):
+            self._lines.extendleft(reversed(before))
+
+    patch.setattr(Recent, "take", careless)
+
+
+def everybody_asks_codex(patch: Patch) -> None:
+    """There are pages of Pylon in every simulation, so that few are needed."""
+    patch.setattr(world, "PYLON_SHARE", 1.0)
+
+
+def a_page_is_not_told_that_codex_is_gone(patch: Patch) -> None:
+    """Each request of a page at Pylon is answered, also when codex dies."""
+    everybody_asks_codex(patch)
+    answered = Client._answered
+
+    def silent(self: Client, payload: Any, answer: effects.Answer) -> None:
+        if answer.status is not Status.UNKNOWN:
+            answered(self, payload, answer)
+
+    patch.setattr(Client, "_answered", silent)
+
+
 # Each with what the story of a failing seed says of it.
 VARIANTS: dict[Callable[[Patch], None], str] = {
     a_call_is_sent_before_it_is_on_record: "not on record",
@@ -585,4 +631,7 @@ VARIANTS: dict[Callable[[Patch], None], str] = {
     what_is_owed_is_not_told_again: "was taken or dropped 0 times",
     a_repeated_message_is_another_call: "is 2 calls",
     a_request_that_is_sent_again_has_another_id: "ran twice for one call",
+    a_page_is_told_of_an_entry_before_it_is_on_disk: "and was told",
+    a_page_does_not_notice_a_gap: "and was told",
+    a_page_is_not_told_that_codex_is_gone: " waits for ",
 }

@@ -26,7 +26,7 @@ from tests.unit.edges.nostr.market import PROVIDERS, US, WALLET_SECRET, announce
 from trunkline import canonical
 from trunkline.config import Config, Nostr, NostrBuyer, NostrPricing, NostrWallet
 from trunkline.edges.background import Background
-from trunkline.edges.nostr import events, messages, nip47, orders
+from trunkline.edges.nostr import events, messages, nip47, order_record, orders
 from trunkline.edges.nostr.client import Told
 from trunkline.edges.nostr.events import Draft, Event
 from trunkline.edges.nostr.jobs_agent import GATHER_S, RemoteJobs
@@ -308,7 +308,7 @@ class Story:
             self.tell(draft, found[1])
 
     def _cancel(self) -> None:
-        still_open = list(self.exchange.views.open_steps(orders.PROCESS))
+        still_open = list(self.exchange.views.open_steps(order_record.PROCESS))
         if still_open:
             self.exchange.feed.feed([CancelRequested(0, "c", BOSS, call_id=self.random.choice(still_open))])
 
@@ -392,7 +392,7 @@ def judge(story: Story) -> Counter[str]:
     assert folded.total == FUNDED
     assert (folded.held, folded.unreceipted) == ({}, {})
     assert [code for code in exchange.notices() if code == "defect"] == []
-    assert exchange.views.open_steps(orders.PROCESS) == {}
+    assert exchange.views.open_steps(order_record.PROCESS) == {}
 
     held: dict[str, wallet.Held] = {}
     ended: dict[str, str] = {}

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tests.unit.edges.nostr.kit import ECHO, Bench
 from tests.unit.edges.nostr.market import PROVIDERS, Market, announcement
 from trunkline.config import Config
-from trunkline.edges.nostr import events, messages, orders
+from trunkline.edges.nostr import events, messages, order_record
 from trunkline.edges.nostr.events import Event, NotAnEvent
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.offer import Offer
@@ -205,12 +205,13 @@ def test_every_call_has_one_outcome_and_no_provider_runs_a_job_twice(seed: int) 
     settled = Counter(entry.call for entry in exchange.recorded(CallSettled))
     assert accepted
     assert settled == dict.fromkeys(accepted, 1)
-    assert exchange.views.open_steps(orders.PROCESS) == {}
+    assert exchange.views.open_steps(order_record.PROCESS) == {}
     assert len(story.market.agent.buyer) == 0
     assert [code for code in exchange.notices() if code == "defect"] == []
     # Each request that is on record was asked of one provider, and no provider was asked twice for a call.
-    steps = [step for step in exchange.recorded(ProcessStep) if (step.process, step.step) == (orders.PROCESS, "asked")]
-    asked = [orders._asked(step.data) for step in steps]
+    named = (order_record.PROCESS, order_record.ASKED)
+    steps = [step for step in exchange.recorded(ProcessStep) if (step.process, step.step) == named]
+    asked = [order_record.read_asked(step.data) for step in steps]
     pairs = Counter((step.subject, one.provider) for step, one in zip(steps, asked, strict=True))
     assert set(pairs.values()) <= {1}
     requests = {event.id for event in story.said if event.kind == 5050}

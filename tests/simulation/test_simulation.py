@@ -24,33 +24,36 @@ SEEDS_TO_FIND = 200
 SEEN_IN = {
     "a_call_is_sent_before_it_is_on_record": 4,
     "a_commit_is_not_synced": 2,
-    "a_directive_is_used_twice": 16,
-    "a_job_that_ended_is_not_known_again": 1,
-    "a_key_is_forgotten_at_a_restart": 21,
+    "a_directive_is_used_twice": 14,
+    "a_job_that_ended_is_not_known_again": 5,
+    "a_key_is_forgotten_at_a_restart": 85,
+    "a_lost_agent_is_not_noticed": 1,
+    "a_page_does_not_notice_a_gap": 5,
+    "a_page_is_not_told_that_codex_is_gone": 11,
     "a_question_does_not_expire": 1,
     "a_question_is_shown_before_it_is_on_record": 39,
-    "a_repeat_needs_somebody_who_does_such_work": 18,
+    "a_repeat_needs_somebody_who_does_such_work": 27,
     "a_request_that_is_sent_again_has_another_id": 18,
     "a_result_is_told_before_it_is_on_record": 16,
     "a_run_does_not_wait_for_its_operation": 7,
+    "a_run_forgets_what_was_done": 4,
     "a_run_is_told_of_before_it_is_on_record": 5,
-    "a_token_is_good_for_any_process": 5,
+    "a_token_is_good_for_any_process": 6,
     "an_event_is_told_before_it_is_on_record": 7,
-    "an_instance_is_chosen_anew_after_a_restart": 15,
-    "an_ordinary_call_is_sent_before_it_is_on_record": 5,
+    "an_instance_is_chosen_anew_after_a_restart": 1,
+    "an_ordinary_call_is_sent_before_it_is_on_record": 13,
     "an_outcome_is_shown_before_it_is_on_record": 67,
-    "an_outcome_is_told_before_it_is_on_record": 2,
     "anybody_may_end_a_call": 14,
     "its_outcome_is_told_before_it_is_on_record": 177,
-    "one_answer_lets_all_through": 7,
-    "only_the_last_caller_is_judged": 12,
+    "one_answer_lets_all_through": 3,
+    "only_the_last_caller_is_judged": 11,
     "originals_are_not_kept": 14,
     "reading_never_goes_on": 2,
     "the_questions_of_a_run_are_forgotten_at_a_restart": 1,
     "typed_work_moves_whatever_became_of_it": 25,
     "what_could_do_harm_is_sent_again": 5,
-    "what_is_owed_is_not_told_again": 6,
-    "who_published_is_answered_before_it_is_on_record": 5,
+    "what_is_owed_is_not_told_again": 3,
+    "who_published_is_answered_before_it_is_on_record": 1,
     "work_that_is_done_is_not_forgotten": 4,
 }
 ORDINARY_SEEDS = 50
@@ -80,16 +83,18 @@ def test_of_ordinary_calls_it_is_found_when(variant: Callable[[Patch], None], sa
     find(says, variant.__name__)
 
 
-@pytest.mark.parametrize("seed", [7, 11, 12, 19])
-def test_the_same_seed_gives_the_same_ledger_in_any_process(seed: int) -> None:
-    """In that of 11 are agents of OSSA, in that of 19 strangers and events; of 7 originals are held in the end."""
-    hashes = set()
-    for hash_seed in ("0", "1", "12345"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-m", "trunkline.testing", str(seed), "--sha256"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
-        hashes.add(done.stdout.strip())
-    assert hashes == {simulate(seed).sha256}
+# In that of 11 are agents of OSSA, in that of 19 strangers and events; of 7 originals are held in the end.
+REPEATED_SEEDS = (7, 11, 12, 19)
+
+
+def test_the_same_seed_gives_the_same_ledger_in_any_process() -> None:
+    command = [sys.executable, "-m", "trunkline.testing", *map(str, REPEATED_SEEDS), "--sha256"]
+    processes = [
+        subprocess.Popen(command, env={**os.environ, "PYTHONHASHSEED": hash_seed}, stdout=subprocess.PIPE, text=True)
+        for hash_seed in ("0", "1", "12345")
+    ]
+    said = [process.communicate(timeout=100)[0].split() for process in processes]
+    assert said == [[simulate(seed).sha256 for seed in REPEATED_SEEDS]] * len(processes)
 
 
 def test_another_seed_gives_another_ledger() -> None:

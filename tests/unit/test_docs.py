@@ -133,6 +133,16 @@ def test_a_link_to_a_file_leads_to_one(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "protocols").glob("*.md")), ids=lambda page: page.name)
+def test_the_files_that_a_protocols_page_names_are_there(page: Path) -> None:
+    text = page.read_text()
+    folders = [ROOT / name for name in re.findall(r"`(src/trunkline/[\w/]+/)`", text)]
+    rows = [line.split("|")[1] for line in text.splitlines() if re.match(r"\| `[\w./]+\.py`", line)]
+    named = {file for row in rows for file in re.findall(r"`([\w./]+\.py)`", row)}
+    assert named
+    assert {file for file in named if not any((folder / file).exists() for folder in folders)} == set()
+
+
 def test_each_dependency_is_listed_with_the_version_that_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["test"]]

@@ -159,6 +159,16 @@ def test_a_fault_of_the_exchange_is_shown_with_the_home_in_its_hint(
     assert f"--home {running.home}`" in said.err
 
 
+def test_what_a_tool_says_to_type_is_not_made_fit_to_be_typed(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trunkline.cli.client import ExchangeClient, end_with
+
+    said = {"code": "tool.failed", "message": "not done yet: `trunkline approve a7`"}
+    monkeypatch.setattr(ExchangeClient, "request", lambda _self, *_: end_with(said))
+    assert "`trunkline approve a7`" in run("agents", "--home", str(running.home)).err
+
+
 def test_lines_of_the_exchange_itself_name_its_home(capsys: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     level = root.level

@@ -33,8 +33,9 @@ def test_every_layer_imports_only_what_is_below_it() -> None:
 
 def test_the_hub_and_the_host_name_no_protocol() -> None:
     """A new protocol must not need a line there; the list of edges is ``edges/known.py``."""
-    folders = {edge.make.__module__.split(".")[-2] for edge in EDGES}
-    protocols = ({edge.name for edge in EDGES} | folders | SPOKEN_INSIDE_OTHERS) - WORDS_OF_ALL
+    of_edges = {edge.name for edge in EDGES} | {edge.make.__module__.split(".")[-2] for edge in EDGES}
+    assert not SPOKEN_INSIDE_OTHERS & of_edges, "it is an edge of its own by now"
+    protocols = (of_edges | SPOKEN_INSIDE_OTHERS) - WORDS_OF_ALL
     # Also as a part of a name, but not of another word: `mcp_servers`, not `workspace`.
     names = re.compile(rf"(?i)(?<![a-z])({'|'.join(sorted(protocols))})(?![a-z])")
     found = [
@@ -44,6 +45,14 @@ def test_the_hub_and_the_host_name_no_protocol() -> None:
         for number, line in enumerate(path.read_text().splitlines(), start=1)
         if names.search(OTHER_MEANINGS.sub("", line))
     ]
+    assert found == []
+
+
+def test_the_page_of_the_console_does_nothing_by_the_name_of_an_edge() -> None:
+    """What is different for some agents, ``/v1/agents`` says of each of them (``steerable``)."""
+    compared = re.compile(r"\bedge\s*[!=]==?\s*[\"'`]|[\"'`]\s*[!=]==?\s*[\w.]*\bedge\b")
+    page = ROOT / "src" / "trunkline" / "edges" / "console" / "page"
+    found = [str(path.relative_to(page)) for path in page.rglob("*.js") if compared.search(path.read_text())]
     assert found == []
 
 
@@ -64,8 +73,8 @@ def test_the_hub_and_the_edges_are_told_the_time() -> None:
 
 
 def test_a_word_of_all_is_the_name_of_one_thing() -> None:
-    """A class of ``model.py`` is called like no other one: who reads `Policy` knows which. A protocol's own words stay
-    in the types of its wire, an agent's author and a checker have theirs.
+    """A class of ``model.py`` or ``shown.py`` is called like no other one: who reads `Policy` knows which. A protocol's
+    own words stay in the types of its wire, an agent's author and a checker have theirs.
     """
     source = ROOT / "src" / "trunkline"
     own = {"messages.py", "mcp_words.py"}
@@ -75,4 +84,5 @@ def test_a_word_of_all_is_the_name_of_one_thing() -> None:
         if path.name not in own and room.parts[0] not in {"sdk", "check"}:
             for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE):
                 named.setdefault(name, []).append(room.as_posix())
-    assert {name: places for name, places in named.items() if "model.py" in places and len(places) > 1} == {}
+    of_all = {name: places for name, places in named.items() if {"model.py", "shown.py"} & set(places)}
+    assert {name: places for name, places in of_all.items() if len(places) > 1} == {}

@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from tests.requirement import requirement
 from trunkline import schemas, strictjson
+from trunkline.schema_subset import MAX_PARTS, BadSchema
 
 
 def judge(schema: Any) -> str | None:
@@ -117,7 +118,7 @@ def test_duplicate_keys_in_a_schema_are_refused() -> None:
 
 
 def test_compile_refuses_what_judge_refuses() -> None:
-    with pytest.raises(schemas.BadSchema):
+    with pytest.raises(BadSchema):
         schemas.compile(b'{"$ref":"https://example.com/"}')
 
 
@@ -165,10 +166,10 @@ def chain(links: int) -> dict[str, Any]:
 
 
 def test_the_schemas_within_a_schema_are_counted() -> None:
-    assert judge(parts(schemas.MAX_PARTS)) is None
-    fault = judge(parts(schemas.MAX_PARTS + 1))
+    assert judge(parts(MAX_PARTS)) is None
+    fault = judge(parts(MAX_PARTS + 1))
     assert fault is not None
-    assert f"more than {schemas.MAX_PARTS} schemas" in fault
+    assert f"more than {MAX_PARTS} schemas" in fault
 
 
 def test_what_takes_too_many_steps_to_count_is_refused() -> None:
@@ -178,8 +179,11 @@ def test_what_takes_too_many_steps_to_count_is_refused() -> None:
 
 
 SLOW: list[tuple[str, Any]] = [
-    ("many parts", parts(schemas.MAX_PARTS)),
-    ("many deep parts", {"prefixItems": [json.loads('{"not":' * 29 + "{}" + "}" * 29)] * (schemas.MAX_PARTS // 31)}),
+    ("many parts", parts(MAX_PARTS)),
+    (
+        "many deep parts",
+        {"prefixItems": [json.loads('{"not":' * 29 + "{}" + "}" * 29)] * (MAX_PARTS // 31)},
+    ),
     ("a chain that is just taken", chain(95)),
     ("a chain that is not", chain(1000)),
     ("many that lead back", {"properties": {f"{n:x}": {"items": {"$ref": "#"}} for n in range(1300)}}),

@@ -62,7 +62,7 @@ def connect(settings: CommandSettings, client: str, dry_run: bool, undo: bool) -
         raise _unreadable(file, error) from None
     backup = None
     if after != before and not dry_run:
-        backup = client_files.write(file, after)
+        backup = client_files.write(file, after, before)
     shape = {
         "client": client,
         "file": str(file),
@@ -140,7 +140,7 @@ def import_servers(settings: CommandSettings, client: str, dry_run: bool) -> Non
     before = client_files.text_of(home.config_file)
     found = _found(known, file, home)
     after = _extended(before, found.servers)
-    backup = _put(home, found.servers, after) if found.servers and not dry_run else None
+    backup = _put(home, found.servers, before, after) if found.servers and not dry_run else None
     shape = {
         "client": client,
         "file": str(home.config_file),
@@ -226,16 +226,17 @@ def _extended(before: str, found: list[Imported]) -> str:
     return after
 
 
-def _put(home: Home, found: list[Imported], text: str) -> Path | None:
+def _put(home: Home, found: list[Imported], before: str, text: str) -> Path | None:
     """Write secrets and configuration; where the configuration was kept. Neither stays without the other."""
     home.create()
     made: list[Path] = []
     try:
         for one in found:
             for path, secret in one.secrets.items():
-                made += () if path.exists() else (path,)
-                key_files.write_private(path, secret.encode())
-        return client_files.write(home.config_file, text)
+                if not path.exists():  # one that is there holds this secret (mcp_import)
+                    made.append(path)
+                    key_files.write_private(path, secret.encode())
+        return client_files.write(home.config_file, text, before)
     except BaseException as error:
         for path in made:
             with contextlib.suppress(OSError):

@@ -18,10 +18,9 @@ from trunkline.cli.client import ExchangeClient, at, decode
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import CommandFailed, note, printable, say, typed
 from trunkline.home import Home
+from trunkline.model import MOUNT_PREFIX
 
 DEFAULT_NAME: Final = "local"
-# Before the id of an [[mcp]], in the id of the agent that it is.
-MOUNT_PREFIX: Final = "mcp."
 # How often it is looked whether the person is done.
 LOOK_S: Final = 0.5
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from trunkline.cli.mcp_secrets import is_secret, masked_address, masked_words, shown
+from trunkline.cli.mcp_secrets import HIDDEN, is_secret, masked_address, masked_words, shown
 
 MAX_ID_CHARS: Final = 64
 # `${NAME}`, `${env:NAME}`, `${NAME:-what if it is not set}`, `$NAME`.
@@ -90,13 +90,16 @@ class Importer:
         self._environ = environ
         self._folder = folder
         self._home = os.path.realpath(home)
+        # Files of secrets that a server has: of this run, and by the tables of now.
         self._files: set[Path] = set()
+        self._owners: dict[Path, str] = {}
         # Names of variables that stand for what a client asks for, and which text of which server each is for.
         self._variables: dict[str, tuple[str, str]] = {}
 
     def servers(self, entries: Iterable[Found], there: Iterable[Mapping[str, Any]]) -> Import:
         """What becomes of these; ``there`` are the ``[[mcp]]`` tables of now."""
         tables = {str(table.get("id")).casefold(): table for table in there}
+        self._owners = {file: server_id for server_id, table in tables.items() for file in _files_of(table)}
         ids: set[str] = set()
         seen: list[tuple[str, Mapping[str, Any]]] = []
         done = Import()
@@ -170,6 +173,8 @@ class Importer:
                 made.remarks.append(
                     f"cannot write to {folder}, which holds this exchange: name folders in it in `write`"
                 )
+            elif real.startswith(f"{self._home}/"):
+                made.remarks.append(f"cannot write to {folder}, which is the exchange's own")
             elif writes:
                 made.table["write"] = [*_names(made.table.get("write")), folder]
                 made.remarks.append(
@@ -191,10 +196,12 @@ class Importer:
         headers |= {name: f"env:{variable}" for name, variable in _table(entry.get("env_http_headers")).items()}
         variable = entry.get("bearer_token_env_var")
         if isinstance(variable, str):
-            file = self._file(made, "Authorization")
+            token = self._environ.get(variable)
+            secret = f"Bearer {token}" if token else None
+            file = self._file(made, "Authorization", secret)
             headers["Authorization"] = f"file:{file}"
-            if token := self._environ.get(variable):
-                made.secrets[file] = f"Bearer {token}"
+            if secret is not None:
+                made.secrets[file] = secret
                 made.remarks.append(f"has the token that ${variable} holds now; a new one goes to {file}")
             else:
                 made.remarks.append(f"wants ${variable}, which is not set here: write `Bearer TOKEN` to {file}, 0600")
@@ -221,9 +228,12 @@ class Importer:
         wanted = [found[1] or found[3] for found in _VARIABLE.finditer(value)]
         if not wanted and not is_secret(name, value):
             return value
-        file = self._file(made, name)
+        secret = None
         if all(known in self._environ for known in wanted):
-            made.secrets[file] = _VARIABLE.sub(lambda found: self._environ[found[1] or found[3]], value)
+            secret = _VARIABLE.sub(lambda found: self._environ[found[1] or found[3]], value)
+        file = self._file(made, name, secret)
+        if secret is not None:
+            made.secrets[file] = secret
             if wanted:
                 made.remarks.append(f"{name} is put together with {', '.join(wanted)} as they are now, in {file}")
         else:
@@ -253,7 +263,8 @@ class Importer:
         left = [found[0] for found in _VARIABLE.finditer(text) if found[0].startswith("${")]
         left += [found[0] for found in re.finditer(r"\$\{[^}]*\}", text) if found[0] not in left]
         if left:
-            made.remarks.append(f"{what} has {', '.join(left)}, which is not put in here: write what it stands for")
+            named = ", ".join(_without_default(one) for one in left)
+            made.remarks.append(f"{what} has {named}, which is not put in here: write what it stands for")
         return text
 
     def _with_plain(self, text: str) -> str:
@@ -263,15 +274,41 @@ class Importer:
 
         return _VARIABLE.sub(value_of, text)
 
-    def _file(self, made: Imported, name: str) -> Path:
-        """A file of its own: names that look alike once they are cleaned are those of two secrets."""
+    def _file(self, made: Imported, name: str, secret: str | None) -> Path:
+        """A file of its own: names that look alike once they are cleaned are those of two secrets.
+
+        One that is there is another's, unless this server's table names it or it holds this very secret.
+        """
         plain = f"{made.id}.{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}"
         found, number = self._folder / plain, 1
-        while found in self._files:
+        while found in self._files or not self._is_for(found, made.id, secret):
             number += 1
             found = self._folder / f"{plain}-{number}"
         self._files.add(found)
         return found
+
+    def _is_for(self, file: Path, server_id: str, secret: str | None) -> bool:
+        owner = self._owners.get(file)
+        if owner is not None or not file.exists():
+            return owner in (None, server_id.casefold())
+        try:
+            return secret is not None and file.read_text(encoding="utf-8") == secret
+        except (OSError, UnicodeDecodeError):
+            return False
+
+
+def _without_default(variable: str) -> str:
+    """A variable as it is written, but for what it stands for where it is not set: that may be a secret."""
+    name, mark, default = variable.partition(":-")
+    return f"{name}:-{HIDDEN}}}" if mark and default != "}" else variable
+
+
+def _files_of(table: Mapping[str, Any]) -> Iterator[Path]:
+    """The files of secrets that a table names."""
+    for values in (_table(table.get("env")), _table(table.get("headers"))):
+        for value in values.values():
+            if isinstance(value, str) and value.startswith("file:"):
+                yield Path(value.removeprefix("file:"))
 
 
 def _why_not_again(made: Mapping[str, object], there: Mapping[str, object]) -> str:

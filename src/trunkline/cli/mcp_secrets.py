@@ -24,7 +24,7 @@ HIDDEN: Final = "[masked]"
 # Tables whose every value is hidden.
 _HIDDEN_TABLES: Final = frozenset({"env", "headers", "http_headers"})
 _SECRET_NAME: Final = re.compile(
-    r"token|secret|passw|pwd|credential|api.?key|access.?key|private|auth|cookie|bearer|dsn|connection|[_-]key$|^-*key$|_pat$",
+    r"token|secret|passw|pass$|pwd|credential|api.?key|access.?key|private|auth|cookie|bearer|dsn|connection|[_-]key$|^-*key$|_pat$",
     re.IGNORECASE,
 )
 # Long and without spaces, and neither a path nor an address without a user in it.
@@ -37,6 +37,9 @@ _FRAGMENT: Final = re.compile(r"#\S+")
 _SEGMENT: Final = re.compile(r"(?<=[/=:,])[A-Za-z0-9+_=.-]{20,}(?=[/?#]|$)")
 # `--name=value`, `NAME=value`, `Name: value`.
 _NAMED: Final = re.compile(r"(-{0,2}[A-Za-z][A-Za-z0-9_.-]*)(=|:[ \t]*)(?!//)(.+)", re.DOTALL)
+# Options whose value is a name and a password.
+_USERS: Final = frozenset({"-u", "--user", "--proxy-user"})
+SHORT_OPTION_CHARS: Final = 3
 _HEX: Final = re.compile(r"[0-9a-fA-F-]{32,}")
 
 
@@ -81,7 +84,13 @@ def _is_shown(value: object) -> bool:
 
 
 def _masked_word(before: str, word: str) -> str:
-    if before.startswith("-") and not word.startswith("-") and _SECRET_NAME.search(before):
+    # A value may begin like a short option, and no option is as long as that.
+    is_option = word.startswith("--") or (word.startswith("-") and len(word) <= SHORT_OPTION_CHARS)
+    if before.startswith("-") and not is_option and _SECRET_NAME.search(before):
+        return HIDDEN
+    if before in _USERS and ":" in word:
+        return f"{word.partition(':')[0]}:{HIDDEN}"
+    if word.lstrip().startswith(("{", "[")) and _SECRET_NAME.search(word):
         return HIDDEN
     if (named := _NAMED.fullmatch(word)) is not None and _SECRET_NAME.search(named[1]):
         return f"{named[1]}{named[2]}{HIDDEN}"

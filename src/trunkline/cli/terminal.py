@@ -106,7 +106,8 @@ class CommandFailed(Exception):
             "details": details or {},
         }
         # Completed here: when it is shown, nobody knows the command line any more.
-        self._line = hinted(printable(f"{code}: {message}" if line is None else line))
+        said = printable(f"{code}: {message}" if line is None else line)
+        self._line = said if code in hints.STRANGERS_WORDS else hinted(said)
         self._below = below
 
     def about(self, name: str) -> CommandFailed:

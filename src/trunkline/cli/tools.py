@@ -28,6 +28,7 @@ from trunkline.cli.terminal import (
     typed,
     width,
 )
+from trunkline.model import MOUNT_PREFIX
 
 # Columns in which a description still says something.
 _LEAST_DESCRIPTION: Final = 40
@@ -114,7 +115,7 @@ def _further(code: str, tool: str) -> str:
     if code == "tool.invalid_input":
         return f"its input: {typed(f'tools {printable(tool)}')}"
     if code == "tool.suspended":
-        table_ = "[[mcp]]" if tool.startswith("mcp.") else "[[agent]]"
+        table_ = "[[mcp]]" if tool.startswith(MOUNT_PREFIX) else "[[agent]]"
         return f"while you develop it: pin_definitions = false in its {table_}, and {typed('reload')}"
     return ""
 

@@ -1,26 +1,34 @@
-"""``trunkline wallet``: accounts of the embedded wallet: make one, fund it, see what it has and what happened.
+"""``trunkline wallet``: accounts of the embedded wallet, and ecash as tokens for others and from them.
 
 The secret of a new account is made here, goes to no exchange and is shown this once: the exchange gets its public key.
-``balance`` and ``history`` are read from the record and need no running exchange.
+A token goes to the exchange and comes from it sealed with the wallet's key of the home. ``balance`` and ``history`` are
+read from the record and need no running exchange.
 
-Owns how accounts are shown, and the making of a secret. Does not own the fold (``money.wallet``).
+Owns how accounts and tokens are shown, and the making of a secret. Does not own the fold (``money.wallet``).
 """
 
 from __future__ import annotations
 
+import os
 import secrets
+import sys
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from trunkline import key_files
 from trunkline.cli.client import ExchangeClient, at, end_with
 from trunkline.cli.ledger import reading
 from trunkline.cli.numbers import WholeNumber
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import CommandFailed, clock, note, printable, say, seconds_of, table
+from trunkline.cli.terminal import CommandFailed, clock, file_failure, note, printable, say, seconds_of, table
 from trunkline.cli.tools import all_tools
+from trunkline.money.cashu import sealing
 
 AGENT: Final = "nostr.wallet"
+# As ``money.cashu.tokens`` has it; what is longer is refused there.
+MAX_TOKEN_CHARS: Final = 262_144
 
 
 @click.group()
@@ -31,6 +39,8 @@ def wallet() -> None:
     trunkline wallet new alice
     trunkline wallet fund alice 100000
     trunkline wallet fund exchange 21000 --mint https://mint.example
+    trunkline wallet send 5000 --out token.txt
+    trunkline wallet receive - < token.txt
     trunkline wallet balance
     trunkline wallet history alice
     """
@@ -93,6 +103,78 @@ def _fund_at(settings: CommandSettings, name: str, msats: int, mint: str) -> Non
     note(f"pay this invoice: then {msats:,} msats are ecash of {printable(mint)}")
 
 
+@wallet.command("send", short_help="Take ecash out, as a token for anybody.")
+@click.argument("msats", type=WholeNumber(min=1), required=False)
+@click.option("--mint", metavar="URL", help="Whose ecash; else that of which most is here.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write it into this new file, too.")
+@click.option("--again", metavar="ID", help="Show one that was made before and that nobody has received yet.")
+@shared
+def send(settings: CommandSettings, msats: int | None, mint: str | None, out: Path | None, again: str | None) -> None:
+    """Make a token of MSATS in ecash, which any Cashu wallet can receive, and print it.
+
+    Whoever reads it has the money. Until somebody has received it, --again shows it once more, and
+    `trunkline wallet receive` takes it back.
+    """
+    if (msats is None) == (again is None) or (again is not None and mint is not None):
+        text = "either MSATS, or --again ID: `trunkline wallet send 5000`"
+        raise CommandFailed("usage.invalid", text, exit_code=2)
+    exchange, key = _reached(settings, "send"), _wallet_key(settings)
+    file = None if out is None else _new_file(out)
+    try:
+        name = again
+        if name is None:
+            name = _called(exchange, "send", {"msats": msats, "mint": mint or ""})["id"]
+            # Known before anything else can go wrong.
+            note(f"token {printable(name)}: `trunkline wallet send --again {printable(name)}` shows it again")
+        token = sealing.unsealed(key, _called(exchange, "token", {"id": name})["sealed"])
+        if file is not None:
+            os.write(file, f"{token}\n".encode())
+    except BaseException:
+        if out is not None:
+            out.unlink(missing_ok=True)
+        raise
+    finally:
+        if file is not None:
+            os.close(file)
+    if settings.shown_as_json({"id": name, "token": token}):
+        return
+    say(printable(token))
+    note("whoever has it can spend it")
+
+
+@wallet.command("receive", short_help="Take ecash in: a token of a listed mint.")
+@click.argument("token")
+@shared
+def receive(settings: CommandSettings, token: str) -> None:
+    """Have the ecash of TOKEN, which is `-` to read it from stdin: so it stands in no list of processes.
+
+    Its mint has to be one of [nostr.wallet] mints. One of our own that nobody has received is taken back in this way.
+    """
+    is_piped = token == "-"  # noqa: S105  (a word of the command line)
+    text = (sys.stdin.read(MAX_TOKEN_CHARS + 1) if is_piped else token).strip()
+    exchange, key = _reached(settings, "receive"), _wallet_key(settings)
+    box = sealing.sealed(key, text[: MAX_TOKEN_CHARS + 1], secrets.token_bytes(sealing.NONCE_BYTES))
+    made = _called(exchange, "receive", {"sealed": box})
+    if not settings.shown_as_json(made):
+        say(f"received {made['msats']:,} msats of {printable(str(made['mint']))}")
+
+
+def _wallet_key(settings: CommandSettings) -> bytes:
+    path = settings.home.keys_folder / sealing.WALLET_FILE
+    try:
+        return key_files.read_private(path)
+    except FileNotFoundError:
+        raise file_failure(path, "there is no such file") from None
+
+
+def _new_file(path: Path) -> int:
+    """A file that was not there, for its owner only."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise file_failure(path, error.strerror) from None
+
+
 @wallet.command("balance", short_help="What accounts have.")
 @click.argument("name", required=False)
 @shared
@@ -140,11 +222,11 @@ def history(settings: CommandSettings, name: str | None, limit: int) -> None:
     rows = [
         [
             clock(seconds_of(one["at"])),
-            str(one["step"]),
+            " ".join(str(one[part]) for part in ("step", "outcome") if part in one),
             str(one.get("account", "")),
             str(one.get("to", "")),
             f"{one['msats']:,}" if "msats" in one else "",
-            str(one.get("job", "")),
+            str(one.get("job", one.get("token", ""))),
         ]
         for one in found
     ]
@@ -158,15 +240,21 @@ def _fold(settings: CommandSettings) -> Any:
         return wallets.fold(reader)
 
 
-def _reached(settings: CommandSettings) -> ExchangeClient:
+def _reached(settings: CommandSettings, tool: str = "fund") -> ExchangeClient:
+    """The running exchange, if its wallet has this tool."""
     exchange = settings.connect()
-    if not any(one["tool_id"] == f"{AGENT}/fund" for one in all_tools(exchange)):
+    offered = {one["tool_id"] for one in all_tools(exchange)}
+    if f"{AGENT}/fund" not in offered:
         text = "there is no wallet here; `trunkline status` says why nostr is off"
+        raise CommandFailed("tool.unavailable", text, exit_code=1)
+    if f"{AGENT}/{tool}" not in offered:
+        text = "there is no ecash here: no mint is listed in [nostr.wallet] mints"
         raise CommandFailed("tool.unavailable", text, exit_code=1)
     return exchange
 
 
 def _called(exchange: ExchangeClient, tool: str, wish: dict[str, Any]) -> dict[str, Any]:
+    """What a tool of the wallet gave."""
     found = exchange.post(at("calls"), {"tool_id": f"{AGENT}/{tool}", "input": wish})
     if found.get("status") != "succeeded":
         end_with({"code": "tool.failed", "message": "it was not done", **(found.get("error") or {})})

@@ -1,7 +1,9 @@
-"""Bearer tokens of requests: how one is read, and what a guesser's refusals cost him.
+"""Bearer tokens of requests: how one is read, whose it is, and what a guesser's refusals cost him.
 
-Owns the header's form and the failures of each address. Whose token it is, the exchange says; how a refusal looks on
-its wire, each edge says.
+Owns the header's form, the one way in which every door asks the exchange about a token (``whose``), and the failures of
+each address (``Throttle``). How a refusal looks on its wire, each edge says.
+
+Invariant: a token that is missing, empty, unknown, revoked or of another edge is nobody's, and looking takes as long.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Final
 
 from trunkline.edges.exchange import Feed
 from trunkline.events import Noticed
-from trunkline.model import is_told_of
+from trunkline.model import Principal, is_told_of
 
 # A refusal waits 0.1 s, doubling up to this, while its address keeps failing: a mistyped token costs nothing.
 MAX_DELAY_S: Final = 5.0
@@ -35,6 +37,12 @@ def bearer_token(values: Sequence[bytes]) -> bytes | None:
 def token_sha256(token: bytes | None) -> str:
     """What the exchange knows a token by. Without a token the same work is done, so that time says nothing."""
     return hashlib.sha256(token or b"").hexdigest()
+
+
+def whose(feed: Feed, edge: str, token: bytes | None) -> Principal | None:
+    """Who comes in at an edge with this token; None if nobody does."""
+    found = feed.identify(edge, token_sha256(token))
+    return found if token else None
 
 
 class Throttle:

@@ -77,6 +77,12 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     return piece if len(pieces) == 1 else b"".join(pieces)
 
 
+async def read_as(request: Request, kind: type[T], limit: int, *, optional: bool = False) -> T:
+    """A request's body of this kind. If it is ``optional``, none is one whose fields have their defaults."""
+    data = await read_body(request.scope, request.receive, limit)
+    return kind() if optional and not data else decode(kind, data)
+
+
 def says_json(scope: Scope, limit: int) -> bool:
     """Whether the head says that the body is JSON; ``BadRequest`` if it says that it is too large."""
     declared = media_type = b""

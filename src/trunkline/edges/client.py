@@ -1,7 +1,7 @@
 """The least HTTP/1.1 client that is needed: one request, one answer, on one connection.
 
-For edges that tell somebody something without being asked (a callback), and for agents of the SDK. Owns nothing but
-bytes and bounds; whom to trust is in the TLS context that it is given (``tls``).
+For edges that ask or tell somebody something (a callback, a mint), and for agents of the SDK. Owns nothing but bytes
+and bounds; whom to trust is in the TLS context that it is given (``tls``).
 
 Invariant: plain HTTP leaves for this machine only; everything else is TLS.
 """
@@ -98,18 +98,8 @@ async def request(
         found = endpoint_of(url)
         host, port, target = found.host, found.port, found.target
         tls = tls if found.is_tls else None
-    name = shown(host)
-    lines = [
-        f"{method} {path or target} HTTP/1.1",
-        f"Host: {name}:{port}",
-        "Connection: close",
-        f"Content-Length: {len(body)}",
-    ]
-    if body:
-        lines.append("Content-Type: application/json")
-    if token:
-        lines.append(f"Authorization: Bearer {token}")
-    head = "\r\n".join(lines) + "\r\n\r\n"
+    place = f"{shown(host)}:{port}"
+    head = _head(method, path or target, place, len(body), token)
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(timeout_s):
@@ -120,7 +110,7 @@ async def request(
             await writer.drain()
             return await _read(reader)
     except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
-        raise Unreachable(f"{in_words(error)} ({name}:{port})") from error
+        raise Unreachable(f"{in_words(error)} ({place})") from error
     finally:
         if writer is not None:
             # abort for TLS: a goodbye would wait for the other side, and there is nothing left to be said.
@@ -128,6 +118,16 @@ async def request(
                 writer.close()
             else:
                 writer.transport.abort()
+
+
+def _head(method: str, target: str, place: str, size: int, token: str) -> str:
+    """The first lines of a request with a body of so many bytes."""
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {place}", "Connection: close", f"Content-Length: {size}"]
+    if size:
+        lines.append("Content-Type: application/json")
+    if token:
+        lines.append(f"Authorization: Bearer {token}")
+    return "\r\n".join(lines) + "\r\n\r\n"
 
 
 async def _read(reader: asyncio.StreamReader) -> Answer:

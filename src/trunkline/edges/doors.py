@@ -15,8 +15,8 @@ from trunkline.edges.request_scope import Serve
 from trunkline.model import Principal
 
 
-class Route(Protocol):
-    """An application for one method of one path that may do without a task for a request."""
+class TakingApp(Protocol):
+    """An application that may do without a task for some of its requests."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -29,9 +29,10 @@ class Door(Struct, frozen=True):
     """An ASGI application under some paths of ``http.listen``. Host and Origin are checked before it is asked.
 
     ``prefixes`` are whole parts of a path: ``/v1/spaces`` stands for itself and for everything under ``/v1/spaces/``.
-    Unless it is its ``own_gate``, the caller has shown a bearer token of the HTTP edge: ``scope["principal"]`` says
+    Unless it has a gate of its own, the caller has shown a bearer token of the HTTP edge: ``scope["principal"]`` says
     whose it is, and of a WebSocket, which may be open for days, ``scope["is_known"]()`` says whether it is still valid.
-    One that is has bearer tokens of its own ``edge``, by which each caller's requests are counted.
+    ``gate_of`` says that it has one, and names its edge: whoever shows a bearer token of that edge has his requests
+    counted for himself, all others (strangers, and everybody at an edge that has no such tokens) together.
 
     ``taking`` are those requests, by method and path, that its application may take without a task.
 
@@ -41,10 +42,9 @@ class Door(Struct, frozen=True):
 
     prefixes: tuple[str, ...]
     app: ASGIApp
-    own_gate: bool = False
-    edge: str = ""
+    gate_of: str = ""
     admits: Callable[[Scope], Principal | None] | None = None
-    taking: Mapping[tuple[str, str], Route] = {}
+    taking: Mapping[tuple[str, str], TakingApp] = {}
 
     def leads_to(self, path: str) -> bool:
         """Whether this path is behind it."""

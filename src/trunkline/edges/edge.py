@@ -21,7 +21,8 @@ from msgspec import Raw, Struct
 from trunkline.config import Config
 from trunkline.edges.piped import NoPrograms, Programs, StartPiped, start_nothing
 from trunkline.key_files import KEYS_FOLDER
-from trunkline.model import AgentView, Manifest, ProcessIdentity
+from trunkline.model import Manifest, ProcessIdentity
+from trunkline.shown import AgentView
 
 if TYPE_CHECKING:
     from trunkline.edges.doors import Door

@@ -21,25 +21,8 @@ from trunkline.edges.edge import TokenKind
 from trunkline.effects import ToSession
 from trunkline.entries import ProcessStep
 from trunkline.events import Event
-from trunkline.model import (
-    NOBODY,
-    AgentView,
-    Behalf,
-    CallSearch,
-    CallView,
-    Fault,
-    Guard,
-    Now,
-    Peer,
-    Policy,
-    Principal,
-    Question,
-    Router,
-    SubscriptionView,
-    TokenView,
-    ToolView,
-    Verdict,
-)
+from trunkline.model import NOBODY, Behalf, Fault, Guard, Now, Peer, Policy, Principal, Router, Verdict
+from trunkline.shown import AgentView, CallSearch, CallView, Question, SubscriptionView, TokenView, ToolView
 from trunkline.standing_rules import StandingRule
 
 
@@ -195,7 +178,7 @@ class Views(Protocol):
         """The tools whose part after the slash is this."""
 
     def call(self, call_id: str) -> CallView | None:
-        """One call, open or settled."""
+        """One call, open or settled, whoever made it: who hands it to a peer that named it compares ``caller``."""
 
     def keyed(self, caller: str, key: str) -> CallView | None:
         """The call that a repeat with this key of this caller would join, open or settled."""

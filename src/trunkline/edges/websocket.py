@@ -39,6 +39,8 @@ GOODBYE_S: Final = 2.0
 # What is read of one peer in one turn of the loop. The shortest frame has 6 bytes and takes some 5 µs to read: a whole
 # read of 256 KiB would keep everybody waiting for a quarter of a second.
 TURN_BYTES: Final = 16_384
+# What is gathered of what is said in one turn before it is written.
+GATHERED_BYTES: Final = 65_536
 # Messages that an application takes before others have their turn; nothing else makes it wait while there are some.
 TURN_MESSAGES: Final = 16
 
@@ -61,8 +63,9 @@ class Socket(WebSocketsSansIOProtocol):
         # Whether nothing is read from the peer: something that was read waits, since the application is busy
         # (`read_paused`), or for its turn.
         self._is_held = False
-        # Whether something was said in this turn that is not written yet.
+        # Whether what was said in this turn is written at its end, and how much that is.
         self._is_saying = False
+        self._said_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It was an HTTP connection until now."""
@@ -217,16 +220,26 @@ class Socket(WebSocketsSansIOProtocol):
         if not is_open or not self.writable.is_set() or self.transport.is_closing():
             return False
         self.conn.send_text(text)
-        if not self._is_saying:
+        self._said_bytes += len(text)
+        if self._said_bytes > GATHERED_BYTES:
+            # Whether the peer reads is known only of what is written.
+            self._write_said()
+        elif not self._is_saying:
             self._is_saying = True
             self.loop.call_soon(self._say_all)
         return True
 
     def _say_all(self) -> None:
-        """Write what was said in this turn at once: each write of its own would be a record of TLS of its own."""
         self._is_saying = False
         if not self.transport.is_closing():
-            self.transport.write(b"".join(self.conn.data_to_send()))
+            self._write_said()
+
+    def _write_said(self) -> None:
+        """Write what was said in this turn at once: each write of its own would be a record of TLS of its own."""
+        self._said_bytes = 0
+        data = b"".join(self.conn.data_to_send())
+        if data:
+            self.transport.write(data)
 
     async def receive(self) -> Any:
         """The next that the application is told."""

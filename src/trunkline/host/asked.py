@@ -22,7 +22,7 @@ import msgspec
 from trunkline.config import Notify
 from trunkline.edges import client
 from trunkline.error_words import in_words
-from trunkline.model import Question
+from trunkline.shown import Question
 
 log = logging.getLogger("trunkline")
 

@@ -19,7 +19,7 @@ from trunkline.edges.doors import Door
 from trunkline.edges.edge import Edge, EdgeOff, Launcher, RunningEdge, Surroundings, TokenKind
 from trunkline.edges.exchange import AgentAction, Feed, SignInAddress
 from trunkline.errors import ConfigError, InvariantBroken, LedgerError, where_raised
-from trunkline.model import AgentView
+from trunkline.shown import AgentView
 
 log = logging.getLogger("trunkline")
 T = TypeVar("T")
@@ -105,8 +105,15 @@ class Edges:
                 self._broken(name, error)
 
     def doors(self) -> Sequence[Door]:
-        """The doors of all edges."""
-        return [door for running in self._running.values() for door in running.doors()]
+        """The doors of all edges; ``ConfigError`` if two are for the same path, of which one would never be asked."""
+        found = [(name, door) for name, running in self._running.items() for door in running.doors()]
+        of: dict[str, str] = {}
+        for name, door in found:
+            for prefix in door.prefixes:
+                if prefix in of:
+                    raise ConfigError(f"{prefix} is a path of {of[prefix]} and of {name}: one edge may have it")
+                of[prefix] = name
+        return [door for _, door in found]
 
     async def start(self) -> None:
         """Start all; ``ConfigError`` if one cannot run that should."""

@@ -18,8 +18,9 @@ from trunkline.host.edges import Edges
 from trunkline.host.runner import Runner
 from trunkline.host.verifying import Verifying
 from trunkline.hub import views
-from trunkline.model import Policy, SubscriptionView, TokenView
+from trunkline.model import Policy
 from trunkline.rule_remarks import about_nothing, never_reached
+from trunkline.shown import SubscriptionView, TokenView
 from trunkline.standing_rules import NoStandingRule, StandingRule
 
 

@@ -1,7 +1,7 @@
 """What can be looked at of a running exchange: ``edges.exchange.Views`` over the hub's memory and the record on disk.
 
 Owns where something is looked for: open and recent calls in the hub, older ones in the ledger, processes at the
-supervisor. Changes nothing, and decides nothing.
+supervisor; and which calls ran a command that failed, which the hub cannot tell. Changes nothing, and decides nothing.
 """
 
 from __future__ import annotations
@@ -26,21 +26,9 @@ from trunkline.hub.state import Call
 from trunkline.ledger import export, receipts
 from trunkline.ledger.reader import Reader, call_number
 from trunkline.ledger.search import Found
-from trunkline.model import (
-    NOBODY,
-    AgentView,
-    Behalf,
-    CallSearch,
-    CallView,
-    Fault,
-    LargeOutput,
-    Principal,
-    Question,
-    Status,
-    TokenView,
-    ToolView,
-    Verdict,
-)
+from trunkline.model import NOBODY, Behalf, Fault, LargeOutput, Principal, Status, Verdict
+from trunkline.shown import AgentView, CallSearch, CallView, Question, TokenView, ToolView
+from trunkline.trajectory.commands import failed_with
 
 # Pairs of a large output and its caller. Who is forgotten looks at his call again.
 MAX_LARGE: Final = 16_384
@@ -138,7 +126,7 @@ class Reading(Views):
 
     def call(self, call_id: str) -> CallView | None:
         """One call, open or settled."""
-        view = views.call(self._hub, call_id)
+        view = views.call(self._hub, call_id, _settled_view)
         if view is not None:
             return self._shown(view)
         number = call_number(call_id)
@@ -169,7 +157,7 @@ class Reading(Views):
         found = {accepted.n: _listed_view(accepted, settled, size) for accepted, settled, size in stored}
         # What is before the next page's start belongs there.
         numbers = range(following or 0, sys.maxsize if before is None else before)
-        found.update(views.calls_in_memory(self._hub, numbers, limit + 1, correlation_id, caller))
+        found.update(views.calls_in_memory(self._hub, numbers, limit + 1, correlation_id, caller, _settled_listed))
         newest = sorted(found, reverse=True)
         shown = newest[:limit]
         return [found[n] for n in shown], shown[-1] if len(newest) > limit else following
@@ -179,7 +167,7 @@ class Reading(Views):
         found = await self._searcher.find(wanted)
         shown = []
         for accepted, settled, size in self._reader.listed(found.numbers):
-            is_open = views.call(self._hub, accepted.call_id) if settled is None else None
+            is_open = views.call(self._hub, accepted.call_id, _settled_view) if settled is None else None
             view = _listed_view(accepted, settled, size) if is_open is None else is_open
             if not wanted.status or view.status.value == wanted.status:
                 shown.append(view)
@@ -310,11 +298,27 @@ class Reading(Views):
 
 def _stored_view(accepted: CallAccepted, settled: CallSettled | None) -> CallView:
     if settled is not None:
-        return views.settled_call(accepted, settled)
+        return _settled_view(accepted, settled)
     return views.open_call(Call(accepted, Status.RUNNING))
 
 
 def _listed_view(accepted: CallAccepted, settled: CallSettled | None, moved_bytes: int) -> CallView:
     if settled is not None:
-        return views.listed_call(accepted, settled, moved_bytes)
+        return _settled_listed(accepted, settled, moved_bytes)
     return views.open_call(Call(accepted, Status.RUNNING))
+
+
+def _settled_view(accepted: CallAccepted, settled: CallSettled) -> CallView:
+    return _with_exit_code(views.settled_call(accepted, settled), settled)
+
+
+def _settled_listed(accepted: CallAccepted, settled: CallSettled, moved_bytes: int = 0) -> CallView:
+    return _with_exit_code(views.listed_call(accepted, settled, moved_bytes), settled)
+
+
+def _with_exit_code(view: CallView, settled: CallSettled) -> CallView:
+    """A call that succeeded may have run a command that failed; lists say so, also where they leave the output out."""
+    if settled.status is not Status.SUCCEEDED:
+        return view
+    code = failed_with(view.tool_id, settled.output, settled.metrics)
+    return view if code is None else msgspec.structs.replace(view, failed_with=code)

@@ -30,7 +30,8 @@ from trunkline.hub.hub import Hub
 from trunkline.hub.state import JUMP_MS
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.sensitive import hashed
-from trunkline.model import AgentView, Fault, Guard, Now, Peer, Principal, Router, Status, fault, is_told_of
+from trunkline.model import Fault, Guard, Now, Peer, Principal, Router, Status, fault, is_told_of
+from trunkline.shown import AgentView
 
 log = logging.getLogger("trunkline")
 

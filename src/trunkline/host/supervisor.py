@@ -2,8 +2,8 @@
 
 Joins three parts: ``restart`` (pure: when to run again), ``keeper`` (a process of its own: running and ending) and the
 hub, which hears ``AgentLaunched`` before the agent's program starts and ``AgentExited`` when nothing of it is left.
-Owns the launch tokens and the environment of agents; a token's value goes to its agent and is not kept. Owns the link
-to the keeper, too, which processes with pipes share (``piped``).
+Owns the launch tokens; a token's value goes to its agent and is not kept. Owns the link to the keeper, too, which
+processes with pipes share (``piped``). Does not own what an agent sees of the machine (``run_isolation``).
 
 Invariant: at most one run of an agent exists at a time, and only a process of its session is told to belong to it.
 """
@@ -18,7 +18,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,8 +29,7 @@ from trunkline.edges.piped import KeptOwner, PipedSpec
 from trunkline.errors import ConfigError, SecretMissing
 from trunkline.events import AgentExited, AgentLaunched, Event, Noticed
 from trunkline.host import isolation, processes
-from trunkline.host.confinement import Subject, advice, environment_inside, make_view
-from trunkline.host.isolation import Sandbox
+from trunkline.host.confinement import advice
 from trunkline.host.keeper import KILL_WAIT_S
 from trunkline.host.keeper_link import KeeperLink, Report, end_leftovers, end_strays
 from trunkline.host.kept import Kept, KeptPipes
@@ -39,10 +38,12 @@ from trunkline.host.log_mask import mask_log
 from trunkline.host.piped import PipedProcesses
 from trunkline.host.restart import STOPPED_BY_HAND, State, Step, how_it_ended
 from trunkline.host.run_files import forget_old_logs, new_run_id
+from trunkline.host.run_isolation import RunIsolation
 from trunkline.host.supervised import Agent, AgentSpec, Run, environment
 from trunkline.host.watched_files import FileWatch, Looks, look_at_files
-from trunkline.model import AgentView, Peer, ProcessIdentity
+from trunkline.model import Peer, ProcessIdentity
 from trunkline.secret_references import Found, may_wait
+from trunkline.shown import AgentView
 
 log = logging.getLogger("trunkline")
 
@@ -95,8 +96,7 @@ class Supervisor:
         self._replacing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._quiet = asyncio.Event()
-        # Which sandbox holds here, once an agent needed to know.
-        self._sandbox: Sandbox | None = None
+        self.isolation = RunIsolation(home, launcher)
 
     # --- what the exchange asks for -----------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class Supervisor:
         await self._open_keeper()
         kept = [agent.spec for agent in self._agents.values()]
         if any(spec.isolation in {None, "sandbox"} for spec in (*specs, *kept)):
-            self._sandbox = await asyncio.to_thread(isolation.probe)
+            await self.isolation.probe()
         self.reload(specs)
 
     def reload(self, specs: Sequence[AgentSpec]) -> dict[str, list[str]]:
@@ -300,10 +300,11 @@ class Supervisor:
         """Agents that run without isolation though nobody said that they may, in one line."""
         given = {agent_id: agent.isolation for agent_id, agent in self._agents.items() if agent.isolation is not None}
         lacking = [agent_id for agent_id, found in given.items() if found.is_lacking]
-        if not lacking or self._sandbox is None:
+        sandbox = self.isolation.sandbox
+        if not lacking or sandbox is None:
             return []
         tables = " or ".join(dict.fromkeys(self._table_of(self._agents[agent_id]) for agent_id in lacking))
-        why = f"nothing keeps these agents from the exchange's own files: no sandbox holds ({self._sandbox.why_not})"
+        why = f"nothing keeps these agents from the exchange's own files: no sandbox holds ({sandbox.why_not})"
         return [f'{", ".join(lacking)}: {why}; isolation = "none" in an {tables} accepts that']
 
     def _table_of(self, agent: Agent) -> str:
@@ -385,7 +386,8 @@ class Supervisor:
         try:
             if spec.manifest is not None:
                 run.manifest = launcher.read_manifest(Path(spec.manifest), spec.agent_id)
-            env, plan = self._isolated(agent, run, found.texts, given)
+            others = [other.spec for other in self._agents.values() if other is not agent]
+            env, plan = self.isolation.of(run, found.texts, given, others)
         except (ConfigError, LaunchError) as problem:
             self._end(run, CANNOT_RUN, str(problem))
             return
@@ -421,48 +423,6 @@ class Supervisor:
             hung=lambda why: self._end_hanging(run, why),
             over=lambda code, reason: self._end(run, code, reason),
         )
-
-    def _isolated(
-        self, agent: Agent, run: Run, own: Mapping[str, str], given: dict[str, str]
-    ) -> tuple[dict[str, str], dict[str, object] | None]:
-        """An agent's environment, and the plan of its isolation; ``LaunchError`` if it cannot have what was written.
-
-        ``own`` is what its configuration sets there, ``given`` what the exchange does.
-        """
-        spec = agent.spec
-        # Who is spoken with over pipes has nothing to look for at the agents' socket.
-        socket = self._launcher.socket if agent.kept is None else ""
-        agent.isolation = None
-        if spec.isolation in {None, "sandbox"} and self._sandbox is None:
-            self._sandbox = isolation.probe()  # 50 ms, once: no agent needed it when the exchange started
-        agent.isolation = isolation.choose(spec.isolation, self._sandbox or Sandbox(None))
-        env = environment(own, given, os.environ, is_ours=agent.kept is None)
-        if agent.isolation.kind == "none":
-            return env, None
-        folder = isolation.agent_folder(self._home, spec.agent_id)
-        if agent.isolation.kind == "user":
-            plan = isolation.user_plan(self._home, folder, socket, spec.cwd)
-            run.uid = plan["uid"]
-            isolation.give_to(folder, plan["uid"])
-            (_, inside), *shown = plan["shown"]
-            if shown:
-                given = {**given, self._launcher.socket_variable: shown[0][1]}
-            env = environment(own, given, os.environ, is_ours=agent.kept is None)
-            return {**env, **environment_inside(inside, self._launcher.home_variable)}, plan
-        isolation.give_to(folder, os.geteuid())
-        assert self._sandbox is not None
-        program = find_program(spec.command, spec.cwd, env.get("PATH", os.defpath))
-        others = (other.spec for other in self._agents.values() if other is not agent)
-        written = tuple(path for other in others for path in other.write)
-        subject = Subject(spec.command, program, spec.cwd, spec.read, spec.write, spec.network, written, spec.manifest)
-        run.view = make_view(
-            subject,
-            home=str(self._home),
-            folder=str(folder),
-            socket=socket,
-            installed=isolation.own_code(str(self._home)),
-        )
-        return {**env, **environment_inside(str(folder), self._launcher.home_variable)}, self._sandbox.plan(run.view)
 
     def _on_report(self, report: Report) -> None:
         run = self._runs.get(report["run_id"])

@@ -2,7 +2,7 @@
 
 Four subjects share one flow: a call that policy says to ask about, a tool definition that changed, the permissions a
 manifest asks for, and a directive an agent would like to have. A question about a call is bound to caller, chain, tool,
-definition, input and policy version, and to all else that is shown of it (``Terms``); identical calls wait behind one
+definition, input and policy version, and to all else that is shown of it (``Shown``); identical calls wait behind one
 question, and its answer covers the first of them. A question is told of once it is on disk. Under another policy it is
 asked anew, and its earlier names answer it where the same is shown (decision 129).
 
@@ -35,7 +35,6 @@ from trunkline.model import (
     Fault,
     Manifest,
     Now,
-    Question,
     ToolDefinition,
     agent_of,
     fault,
@@ -43,6 +42,7 @@ from trunkline.model import (
     stamp,
     tool_agent,
 )
+from trunkline.shown import Question
 
 # Decision 11: a person who is asked a hundred times stops reading.
 MAX_OPEN_BY_ONE: Final = 5
@@ -51,8 +51,11 @@ APPROVE: Final = "approve"
 MAX_NAMES: Final = 16
 
 
-class Terms(Struct, frozen=True):
-    """All that a person is shown of a call. What differs in any of it is another question (decision 135)."""
+class Shown(Struct, frozen=True, kw_only=True):
+    """All that a person is shown of a call. What differs in any of it is another question (decision 135).
+
+    Made of a call that may be asked about (``judging``) and of one that is (``_shown_of``): neither can leave one out.
+    """
 
     caller: str
     chain: tuple[str, ...]
@@ -94,15 +97,15 @@ class Approvals:
             return None
         return fault("policy.denied", f"{asked_by} has {count} open questions already, the most one agent may have")
 
-    def same_question(self, terms: Terms) -> OpenQuestion | None:
-        """An open question with exactly these terms."""
+    def same_question(self, wanted: Shown) -> OpenQuestion | None:
+        """An open question that shows exactly this."""
         state = self._journal.state
         for question in state.questions.values():
             entry = question.entry
             # Most differ in this already.
-            if entry.subject == "call" and entry.input_mac == terms.input_mac and question.calls:
+            if entry.subject == "call" and entry.input_mac == wanted.input_mac and question.calls:
                 first = state.by_number[question.calls[0]]
-                if _terms(replace(entry, rule=entry.rule or first.entry.rule), first) == terms:
+                if _shown_of(replace(entry, rule=entry.rule or first.entry.rule), first) == wanted:
                     return question
         return None
 
@@ -126,7 +129,7 @@ class Approvals:
         draft = _about_call(call, policy, reason)
         if provider is not None and provider.definition.tool_id != entry.tool_id:
             draft = replace(draft, provider=provider.definition.tool_id, provider_fingerprint=provider.fingerprint)
-        same = self.same_question(_terms(replace(draft, rule=rule or entry.rule), call))
+        same = self.same_question(_shown_of(replace(draft, rule=rule or entry.rule), call))
         if same is None:
             rule = "" if rule == entry.rule else rule
             return self._open(_named_after(before, replace(draft, rule=rule)), now)
@@ -400,8 +403,8 @@ class Approvals:
                     call_id=None if call is None else call.entry.call_id,
                     chain=entry.chain,
                     input=entry.input if call is None else call.entry.input,
-                    before=None if pin is None else _shown(pin.definition),
-                    after=None if entry.definition is None else _shown(entry.definition),
+                    before=None if pin is None else _spelled_out(pin.definition),
+                    after=None if entry.definition is None else _spelled_out(entry.definition),
                     permissions=entry.permissions,
                     waiting=max(1, len(question.calls)),
                     rule="" if call is None else entry.rule or call.entry.rule,
@@ -413,7 +416,7 @@ class Approvals:
         return found
 
 
-def _shown(definition: ToolDefinition) -> Raw:
+def _spelled_out(definition: ToolDefinition) -> Raw:
     """A definition for a person. The flags are spelled out: else a tool that begins to have side effects would only
     have one line less.
     """
@@ -449,20 +452,20 @@ def _beside(call: Call) -> Raw | None:
     return Raw(msgspec.json.encode(told))
 
 
-def _terms(entry: QuestionOpened, call: Call) -> Terms:
+def _shown_of(entry: QuestionOpened, call: Call) -> Shown:
     """What is shown of a call, in a question whose rule is filled in."""
-    return Terms(
-        entry.asked_by,
-        entry.chain,
-        entry.input_mac,
-        entry.policy,
-        entry.fingerprint,
-        call.entry.circumstances,
-        entry.rule,
-        entry.reason,
-        call.context,
-        call.actor,
-        entry.provider,
+    return Shown(
+        caller=entry.asked_by,
+        chain=entry.chain,
+        input_mac=entry.input_mac,
+        policy=entry.policy,
+        fingerprint=entry.fingerprint,
+        circumstances=call.entry.circumstances,
+        rule=entry.rule,
+        reason=entry.reason,
+        context=call.context,
+        actor=call.actor,
+        provider=entry.provider,
     )
 
 

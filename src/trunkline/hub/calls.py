@@ -392,69 +392,72 @@ class Calls:
         self._alarms.drop(call)
         if call.status is QUEUED:
             self._forget_waiting(call)
-        untrusted, readers = False, self._in_force.settings.untrusted_agents
-        if readers:
-            untrusted = call.attempt > 0 and tool_agent(call.served_by) in readers
-        # However it ended: a failure has words of its agent, too, and what was shown before was read.
-        is_passed_on = not untrusted and (entry.n in self._showing or self._passes_on(call, now))
-        if self._showing:
-            self._showing.pop(entry.n, None)
-        receiver = agent_of(entry.caller) if untrusted or is_passed_on else ""
+        untrusted, tainted, receivers = self._tainted_by(call, now)
         # By position, in the order of the fields: by keyword it takes half a microsecond more.
         number = journal.write(
             entries.CallSettled(
-                journal.next,
-                ms,
-                entry.n,
-                entry.call_id,
-                status,
-                output,
-                fault,
-                call.started_ms,
-                ms,
-                None if call.stream is None else call.stream.summary(),
-                untrusted,
-                metrics,
-                self._taints(call, now) if untrusted or is_passed_on else (),
-                call.provider,
-                # The operator is a person, who can tell what strangers wrote.
-                (receiver,) if receiver else (),
-                entry.sensitive,
+                journal.next, ms, entry.n, entry.call_id, status, output, fault, call.started_ms, ms,
+                None if call.stream is None else call.stream.summary(), untrusted, metrics, tainted, call.provider,
+                receivers, entry.sensitive,
             )
-        )
+        )  # fmt: skip
         self.settled[status] += 1
         if call.started_ms is not None:
             self.durations.add(entry.tool_id, call.served_by, status, ms - call.started_ms)
         self._loads.give_back(entry.caller, call.size + call.beside)
         self._loads.wrote(entry.caller, call.size + body_size(output) + CALL_BYTES)
         if call.waiters:
-            large = LargeOutput.of(output)
-            # A reference is of use once what it refers to can be fetched.
-            after = number if waits_for_disk(call) or call.joined or large is not None else 0
-            # That nobody knows how it ended needs no record to be true.
-            deadline = now.mono if status is Status.UNKNOWN else call.deadline
-            for session, ref in call.waiters:
-                journal.effects.append(
-                    effects.Answer(
-                        session,
-                        after,
-                        ref,
-                        entry.call_id,
-                        status,
-                        output,
-                        fault,
-                        call.started_ms,
-                        ms,
-                        entry.correlation_id,
-                        large=large,
-                        deadline=deadline if after else 0.0,
-                    )
-                )
+            self._answer_all(call, number, status, now, output, fault)
         agent = self._registry.by_session.get(call.session)
         if agent is not None and agent.running.pop(entry.n, 0) is None and agent.queue:
             self.fill_slots(agent, now)
         if call.approval_id is not None:
             self._approvals.call_ended(call.approval_id, now)
+
+    def _tainted_by(self, call: Call, now: Now) -> tuple[bool, tuple[str, ...], tuple[str, ...]]:
+        """Whether an outcome is of an agent that reads what strangers wrote; and which correlations and agents it
+        taints, by itself or because it was made of such outcomes.
+
+        However it ended: a failure has words of its agent, too, and what was shown before was read.
+        """
+        number, untrusted, readers = call.entry.n, False, self._in_force.settings.untrusted_agents
+        if readers:
+            untrusted = call.attempt > 0 and tool_agent(call.served_by) in readers
+        is_passed_on = not untrusted and (number in self._showing or self._passes_on(call, now))
+        if self._showing:
+            self._showing.pop(number, None)
+        if not untrusted and not is_passed_on:
+            return False, (), ()
+        # The operator is a person, who can tell what strangers wrote.
+        receiver = agent_of(call.entry.caller)
+        return untrusted, self._taints(call, now), (receiver,) if receiver else ()
+
+    def _answer_all(
+        self, call: Call, number: int, status: Status, now: Now, output: Raw | None, fault: Fault | None
+    ) -> None:
+        """Tell everybody who waits the outcome, which is entry ``number``; where it has to be on disk first, then."""
+        entry, large = call.entry, LargeOutput.of(output)
+        # A reference is of use once what it refers to can be fetched.
+        after = number if waits_for_disk(call) or call.joined or large is not None else 0
+        # That nobody knows how it ended needs no record to be true.
+        deadline = now.mono if status is Status.UNKNOWN else call.deadline
+        for session, ref in call.waiters:
+            self._journal.effects.append(
+                effects.Answer(
+                    session,
+                    after,
+                    ref,
+                    entry.call_id,
+                    status,
+                    output,
+                    fault,
+                    call.started_ms,
+                    now.ms,
+                    entry.correlation_id,
+                    large=large,
+                    deadline=deadline if after else 0.0,
+                )
+            )
 
     def _forget_waiting(self, call: Call) -> None:
         """A queued call ends and gives its place back: a queue full of ended calls would refuse everybody."""

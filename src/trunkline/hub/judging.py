@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from trunkline.events import CallRequested
 from trunkline.hub import chains
-from trunkline.hub.approvals import Approvals, Terms
+from trunkline.hub.approvals import Approvals, Shown
 from trunkline.hub.calls import Calls
 from trunkline.hub.chains import NO_CHAIN, Chain
 from trunkline.hub.control import Control
@@ -388,20 +388,20 @@ class Judging:
     def _may_ask(self, case: Case) -> Refusal | None:
         if case.input_mac is None:
             case.input_mac = self._fingerprints.input_mac(case.event.tool_id, case.event.input)
-        terms = Terms(
-            case.caller,
-            case.chain.callers,
-            case.input_mac,
-            self._in_force.settings.policy.version,
-            case.tool.fingerprint,
-            tuple(sorted(case.circumstances)),
-            case.verdict.rule,
-            case.verdict.reason,
-            case.event.context,
-            case.event.actor,
-            None if case.provider is case.tool else case.provider.definition.tool_id,
+        shown = Shown(
+            caller=case.caller,
+            chain=case.chain.callers,
+            input_mac=case.input_mac,
+            policy=self._in_force.settings.policy.version,
+            fingerprint=case.tool.fingerprint,
+            circumstances=tuple(sorted(case.circumstances)),
+            rule=case.verdict.rule,
+            reason=case.verdict.reason,
+            context=case.event.context,
+            actor=case.event.actor,
+            provider=None if case.provider is case.tool else case.provider.definition.tool_id,
         )
-        same = self._approvals.same_question(terms)
+        same = self._approvals.same_question(shown)
         problem = None if same is not None else self._approvals.refusal(case.caller)
         return None if problem is None else case.refused(problem)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from trunkline import schemas
 from trunkline.hub.registry import MAX_TOOLS, Agent, Registry, Tool, fingerprint_of
 from trunkline.model import TOOL_NAME, Fault, ToolDefinition, fault
+from trunkline.schema_subset import BadSchema
 
 
 class Offer:
@@ -71,7 +72,7 @@ class Offer:
             return fault("limit.resource", f"an agent may have {MAX_TOOLS} tools")
         try:
             return self._registry.tool(definition, fingerprint)
-        except schemas.BadSchema as exc:  # OS-091
+        except BadSchema as exc:  # OS-091
             return fault("tool.schema_invalid", str(exc))
 
     def _look_alike(self, tool_id: str) -> Fault | None:

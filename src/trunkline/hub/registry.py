@@ -121,7 +121,7 @@ class Tool(Struct):
     failed: int = 0
 
     def compile(self) -> tuple[schemas.Validator, schemas.Validator | None]:
-        """The validators of its input and output. ``schemas.BadSchema`` if one of its schemas cannot be used."""
+        """The validators of its input and output. ``BadSchema`` if one of its schemas cannot be used."""
         if self.compiled is None:
             output = self.definition.output_schema
             self.compiled = (
@@ -229,7 +229,7 @@ class Registry:
         return agent
 
     def tool(self, definition: ToolDefinition, fingerprint: str) -> Tool:
-        """The tool of a definition, known or new. ``schemas.BadSchema`` if one of its schemas cannot be used."""
+        """The tool of a definition, known or new. ``BadSchema`` if one of its schemas cannot be used."""
         known = self.tools.get(definition.tool_id)
         if known is not None and known.fingerprint == fingerprint:
             known.definition = definition

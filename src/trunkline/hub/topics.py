@@ -38,18 +38,8 @@ from trunkline.hub.labels import Labels
 from trunkline.hub.limits import ENTRY_BYTES, Loads
 from trunkline.hub.policy import REVOKED, Judge
 from trunkline.hub.state import body_size
-from trunkline.model import (
-    EXCHANGE,
-    OPERATOR,
-    Circumstance,
-    Decision,
-    Fault,
-    Now,
-    SubscriptionView,
-    Verdict,
-    fault,
-    stamp,
-)
+from trunkline.model import EXCHANGE, OPERATOR, Circumstance, Decision, Fault, Now, Verdict, fault, stamp
+from trunkline.shown import SubscriptionView
 from trunkline.topic_names import MAX_TOPIC_CHARS, is_pattern, is_topic, matches
 
 # What one identity may have; somebody with more is broken or hostile.

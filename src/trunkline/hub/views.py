@@ -1,7 +1,8 @@
 """What the hub shows of itself as values: agents, tools, open and recent calls, figures, and a dry run of a call.
 
 Owns the way from live state to the views of ``model``. Does not own what is on disk (``host.reading`` joins the two),
-who may see what (each edge says that), or how a view looks on a wire.
+who may see what (each edge says that), which commands a call ran (``host.reading`` knows tools by name), or how a view
+looks on a wire.
 
 Invariant: nothing here changes anything; a view is a copy that stays as it is while the hub goes on.
 """
@@ -25,26 +26,24 @@ from trunkline.hub.registry import Agent, Tool
 from trunkline.hub.state import Call, Settled
 from trunkline.model import (
     EMPTY_OBJECT,
-    LISTED_OUTPUT_BYTES,
     NOBODY,
-    AgentView,
     Behalf,
-    CallView,
     Decision,
     LargeOutput,
     Now,
     Principal,
     Status,
-    TokenView,
-    ToolView,
     Verdict,
     fault,
     stamp,
 )
-from trunkline.trajectory.commands import failed_with
+from trunkline.shown import LISTED_OUTPUT_BYTES, AgentView, CallView, TokenView, ToolView
 
 # Calls in a row that ran out of time. Shown, not acted on: a caller with a short timeout must not shut others out.
 UNRESPONSIVE_AFTER: Final = 3
+
+# How a call with its outcome is shown.
+Outcome = Callable[[CallAccepted, CallSettled], CallView]
 
 
 def open_call(call: Call, approval_id: str | None = None) -> CallView:
@@ -80,14 +79,7 @@ def settled_call(accepted: CallAccepted, settled: CallSettled) -> CallView:
         finished_at=None if settled.finished_ms is None else stamp(settled.finished_ms),
         large=LargeOutput.of(output),
         provider=settled.provider,
-        failed_with=_failed_with(accepted, settled),
     )
-
-
-def _failed_with(accepted: CallAccepted, settled: CallSettled) -> int | None:
-    if settled.status is not Status.SUCCEEDED:
-        return None
-    return failed_with(accepted.tool_id, settled.output, settled.metrics)
 
 
 def listed_call(accepted: CallAccepted, settled: CallSettled, moved_bytes: int = 0) -> CallView:
@@ -99,16 +91,16 @@ def listed_call(accepted: CallAccepted, settled: CallSettled, moved_bytes: int =
     if size <= LISTED_OUTPUT_BYTES:
         return settled_call(accepted, settled)
     shown = settled_call(accepted, replace(settled, output=None))
-    return replace(shown, output_bytes=size, failed_with=_failed_with(accepted, settled))
+    return replace(shown, output_bytes=size)
 
 
-def call(hub: Hub, call_id: str) -> CallView | None:
-    """One call that is still in memory."""
+def call(hub: Hub, call_id: str, shown: Outcome = settled_call) -> CallView | None:
+    """One call that is still in memory; ``shown`` makes the view of one with its outcome."""
     found = hub.state.calls.get(call_id)
     if found is not None:
         return _held_up(open_call(found, hub.state.question_of(found)), found, hub.state.questions_inside())
     recent = hub.state.recent.get(call_id)
-    return None if recent is None else _recent_call(hub, recent)
+    return None if recent is None else _recent_call(hub, recent, shown)
 
 
 def awaited(hub: Hub, session: int, ref: str) -> CallView | None:
@@ -127,9 +119,7 @@ def _held_up(view: CallView, call: Call, questions: dict[int, str]) -> CallView:
     return view if approval_id is None or view.approval_id is not None else replace(view, approval_id=approval_id)
 
 
-def _recent_call(
-    hub: Hub, recent: Settled, shown: Callable[[CallAccepted, CallSettled], CallView] = settled_call
-) -> CallView:
+def _recent_call(hub: Hub, recent: Settled, shown: Outcome) -> CallView:
     """An outcome is shown once it is on disk; until then a crash could still change it (decision 26)."""
     accepted, settled = recent.accepted, recent.settled
     if settled.n > hub.state.stored:
@@ -297,7 +287,12 @@ def figures(hub: Hub) -> dict[str, object]:
 
 
 def calls_in_memory(
-    hub: Hub, numbers: range, limit: int, correlation_id: str | None = None, caller: str | None = None
+    hub: Hub,
+    numbers: range,
+    limit: int,
+    correlation_id: str | None = None,
+    caller: str | None = None,
+    shown: Outcome = listed_call,
 ) -> list[tuple[int, CallView]]:
     """Open and recently settled calls with their numbers, the newest so many of a range, as lists show them.
 
@@ -321,7 +316,7 @@ def calls_in_memory(
     return [
         (
             n,
-            _recent_call(hub, one, listed_call)
+            _recent_call(hub, one, shown)
             if isinstance(one, Settled)
             else _held_up(open_call(one, state.question_of(one)), one, inside),
         )

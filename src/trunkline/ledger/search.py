@@ -20,7 +20,8 @@ from msgspec import Struct
 
 from trunkline.entries import CallAccepted, CallSettled, PartClosed, decode
 from trunkline.ledger.reader import Reader
-from trunkline.model import CallSearch, Status
+from trunkline.model import Status
+from trunkline.shown import CallSearch
 
 # What is taken of one body: the beginning of a long one says what it is about.
 MAX_TEXT_BYTES: Final = 16_384

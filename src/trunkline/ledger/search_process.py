@@ -26,7 +26,7 @@ from trunkline import children
 from trunkline.errors import LedgerError
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.search import Found, SearchIndex
-from trunkline.model import CallSearch
+from trunkline.shown import CallSearch
 
 __all__ = ["SearchProcess"]
 

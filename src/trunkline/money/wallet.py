@@ -162,6 +162,32 @@ class Ecash(Struct, frozen=True, tag="ecash", tag_field="step"):
     at_ms: int
 
 
+class TokenSent(Struct, frozen=True, tag="token_sent", tag_field="step"):
+    """Ecash that was made into a token to be given away; the token itself is where the other ecash is."""
+
+    name: str
+    mint: str
+    sats: int
+    at_ms: int
+
+
+class TokenOver(Struct, frozen=True, tag="token_over", tag_field="step"):
+    """Somebody has received such a token, or it was taken back."""
+
+    name: str
+    mint: str
+    sats: int
+    at_ms: int
+
+
+class TokenReceived(Struct, frozen=True, tag="token_received", tag_field="step"):
+    """Ecash that somebody gave us as a token."""
+
+    mint: str
+    sats: int
+    at_ms: int
+
+
 class Over(Struct, frozen=True):
     """A payment that is over, as it is remembered."""
 
@@ -206,6 +232,9 @@ class Spent(Struct, frozen=True):
     expires_ms: int = 0
     # What a mint took for it, beside what the payee has.
     fee_msats: int = 0
+    # The call that paid it, and what proves that it was paid at once.
+    call_id: str = ""
+    preimage: str = ""
 
 
 class Paid(Struct, frozen=True):
@@ -229,9 +258,13 @@ class Carried(Struct, frozen=True, tag="carried", tag_field="step"):
     funded: int
     ended: tuple[Ended, ...] = ()
     ecash: tuple[Ecash, ...] = ()
+    tokens: tuple[TokenSent, ...] = ()
 
 
-Step = Opened | Funded | Held | Released | Refunded | Moved | Receipted | Sent | Settled | Ecash | Carried
+Step = (
+    Opened | Funded | Held | Released | Refunded | Moved | Receipted | Sent | Settled | Ecash | TokenSent | TokenOver
+    | TokenReceived | Carried
+)  # fmt: skip
 encode: Final = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder(Step).decode
 
@@ -272,6 +305,8 @@ class Wallet:
         self.paid: dict[str, Paid] = {}
         # By mint.
         self.ecash: dict[str, Ecash] = {}
+        # Tokens that were made and not received yet, by name.
+        self.tokens: dict[str, TokenSent] = {}
         self.funded = 0
 
     @property
@@ -376,15 +411,23 @@ class Wallet:
                 self._spend(
                     Spent(
                         step.payment_hash, step.provider, step.msats, step.at_ms, step.order, step.expires_ms,
-                        step.fee_msats,
+                        step.fee_msats, step.call_id,
                     )
                 )  # fmt: skip
             case Settled():
                 self._settled(step)
             case Ecash():
                 self.ecash[step.mint] = step
+            case TokenSent() | TokenOver():
+                self._token(step)
             case Carried():
                 self._carry(step)
+
+    def _token(self, step: TokenSent | TokenOver) -> None:
+        if isinstance(step, TokenSent):
+            self.tokens[step.name] = step
+        else:
+            self.tokens.pop(step.name, None)
 
     def _released(self, step: Released) -> None:
         held = self.held.pop(step.payment_hash, None)
@@ -408,8 +451,8 @@ class Wallet:
     def _settled(self, step: Settled) -> None:
         spent = self.spent.get(step.payment_hash)
         if spent is not None and step.preimage:
-            if step.msats:
-                spent = self.spent[step.payment_hash] = msgspec.structs.replace(spent, msats=step.msats)
+            msats = step.msats or spent.msats
+            spent = self.spent[step.payment_hash] = msgspec.structs.replace(spent, msats=msats, preimage=step.preimage)
             self._count(spent.provider, spent.msats)
         elif not step.preimage:
             self.spent.pop(step.payment_hash, None)
@@ -443,6 +486,7 @@ class Wallet:
             dict(self.balances), dict(self.clients), tuple(self.held.values()), tuple(self.unreceipted.values()),
             (), tuple(self.spent.values()), dict(self.paid), self.funded,
             tuple(Ended(*msgspec.structs.astuple(one)) for one in self.over.values()), tuple(self.ecash.values()),
+            tuple(self.tokens.values()),
         )  # fmt: skip
 
     def _carry(self, step: Carried) -> None:
@@ -456,3 +500,4 @@ class Wallet:
         self.spent = {one.payment_hash: one for one in step.spent}
         self.paid, self.funded = dict(step.paid), step.funded
         self.ecash = {one.mint: one for one in step.ecash}
+        self.tokens = {one.name: one for one in step.tokens}

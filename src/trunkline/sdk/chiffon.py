@@ -43,6 +43,7 @@ from trunkline.model import AGENT_ID, TOOL_NAME
 from trunkline.sdk.chiffon_cache import RequestCache
 from trunkline.sdk.chiffon_connections import HttpConnection, NatsConnection, OrchestratorConnection
 from trunkline.sdk.chiffon_jobs import AcceptedJob, AcceptedJobs, JobOutcome, exit_code
+from trunkline.sdk.own_tasks import OwnTasks
 
 log = logging.getLogger("trunkline.sdk")
 
@@ -96,7 +97,7 @@ class ChiffonAgent:
         self._declared: dict[str, DeclaredWork] = {}
         self._connection: OrchestratorConnection | None = None
         self._jobs: AcceptedJobs | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = OwnTasks()
         self._job_ended: dict[str, asyncio.Event] = {}
 
     def __repr__(self) -> str:
@@ -153,9 +154,7 @@ class ChiffonAgent:
         try:
             await self._connection.run(on_message)
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._tasks.stop()
             cache.close()
 
     def settings(self) -> tuple[str, str]:
@@ -186,19 +185,12 @@ class ChiffonAgent:
         if job is not None:
             request_id = job.envelope.request_id.lower()
             self._job_ended[request_id] = asyncio.Event()
-            running = asyncio.get_running_loop().create_task(self._run(job, replies))
-            self._tasks.add(running)
-            running.add_done_callback(self._tasks.discard)
+            self._tasks.spawn(self._run(job, replies))
             return self._job_ended[request_id]
         for reply in replies:
-            self._send_later(self._send(reply))
+            self._tasks.spawn(self._send(reply))
         request_id = replies[0].request_id.lower() if replies else ""
         return self._job_ended.get(request_id)
-
-    def _send_later(self, sending: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(sending)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _send(self, envelope: Envelope) -> None:
         assert self._connection is not None

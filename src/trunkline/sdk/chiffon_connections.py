@@ -21,6 +21,7 @@ from trunkline.edges import client
 from trunkline.edges.chiffon import messages, subjects
 from trunkline.edges.chiffon.messages import Envelope
 from trunkline.errors import NotAdmitted
+from trunkline.sdk.own_tasks import OwnTasks
 
 log = logging.getLogger("trunkline.sdk")
 
@@ -140,7 +141,7 @@ class NatsConnection:
         self._connection: Any = None
         self._js: Any = None
         self._ready = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = OwnTasks()
 
     async def run(self, on_message: OnMessage) -> None:
         """Connect, register, consume; a broker that is away is waited for."""
@@ -230,9 +231,7 @@ class NatsConnection:
                     await subjects.declare(self._js)
                 continue
             for message in found:
-                task = asyncio.get_running_loop().create_task(self._work(message, on_message))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._tasks.spawn(self._work(message, on_message))
 
     async def _work(self, message: Any, on_message: OnMessage) -> None:
         """Keep the message alive until its work is done, then acknowledge it."""

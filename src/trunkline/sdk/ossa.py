@@ -60,6 +60,7 @@ from trunkline.sdk.ossa_message import ConnectionLost, OssaError, OssaMessage
 from trunkline.sdk.ossa_retry import DEFAULT_RETRY_POLICY, RetryPolicy
 from trunkline.sdk.ossa_streams import Stream, StreamHandler, Streams
 from trunkline.sdk.ossa_subscription import Subscription, Subscriptions
+from trunkline.sdk.own_tasks import OwnTasks
 
 log = logging.getLogger("trunkline.sdk")
 
@@ -546,19 +547,15 @@ class _Parts:
         self.streams = Streams(self.connection)
         for action, handler in own._stream_handlers.items():  # noqa: SLF001
             self.streams.handle(handler, action)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = OwnTasks()
 
-    def spawn(self, work: Any) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Something beside, that ends with the agent."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(work)
 
     async def stop(self) -> None:
         """Let go of everything."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
         await self.asking.stop()
         await self.streams.stop()
         await self.handling.stop(0)

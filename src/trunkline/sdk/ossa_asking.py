@@ -16,7 +16,7 @@ import contextlib
 import datetime as dt
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, TypedDict
 
 import msgspec
@@ -38,6 +38,7 @@ from trunkline.edges.ossa.messages import (
 from trunkline.sdk.ossa_connection import EXCHANGE, OssaConnection
 from trunkline.sdk.ossa_message import ConnectionLost, OssaError, OssaMessage, error_of, message_of
 from trunkline.sdk.ossa_retry import RetryPolicy
+from trunkline.sdk.own_tasks import OwnTasks
 
 log = logging.getLogger("trunkline.sdk")
 
@@ -145,7 +146,7 @@ class Asking:
         # By correlation, oldest first: what ``await_response`` gives.
         self._outcomes: dict[str, deque[Asked]] = {}
         self._count = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = OwnTasks()
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -153,7 +154,7 @@ class Asking:
         """Let it go its way. With ``kept`` its outcome is there for ``take``, by its correlation."""
         if kept:
             self._keep(asked)
-        self._spawn(self._carry(asked))
+        self._tasks.spawn(self._carry(asked))
 
     def take(self, correlation_id: str) -> Asked:
         """What was asked first under this correlation and not fetched; ``OssaError`` 404 if there is nothing."""
@@ -176,11 +177,6 @@ class Asking:
         self._count += 1
         if self._count > MAX_OUTCOMES:
             self.forget(next(iter(self._outcomes.values()))[0])
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _carry(self, asked: Asked) -> None:
         """One message, from its turn to its outcome."""
@@ -331,7 +327,7 @@ class Asking:
     def _acknowledge(self, message: Message) -> None:
         body = messages.receipt(message.message_id)
         ack = self._connection.new(ACK, ACK, (message.sender,), body, correlation_id=message.correlation_id)
-        self._spawn(self._say(ack))
+        self._tasks.spawn(self._say(ack))
 
     async def _say(self, message: Message) -> None:
         with contextlib.suppress(ConnectionLost):
@@ -353,9 +349,7 @@ class Asking:
 
     async def stop(self) -> None:
         """Nothing is asked any more; who waits is told."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
 
 
 def _nothing(message: Message) -> OssaMessage:

@@ -50,6 +50,7 @@ from trunkline.sdk.ossa_connection import OssaConnection
 from trunkline.sdk.ossa_inbox import Handled, Inbox
 from trunkline.sdk.ossa_message import ConnectionLost, OssaError, OssaMessage, info_of, message_of
 from trunkline.sdk.ossa_retry import DEFAULT_RETRY_POLICY
+from trunkline.sdk.own_tasks import OwnTasks
 
 log = logging.getLogger("trunkline.sdk")
 
@@ -88,7 +89,7 @@ class Handling:
         self._find = find
         self._queue: SendQueue[Work] = SendQueue()
         self._taken: dict[tuple[str, str], Work] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = OwnTasks()
         self._running = 0
         self._is_stopping = False
         # Plain functions wait in threads, as many as may run at once.
@@ -128,7 +129,7 @@ class Handling:
         if known.fingerprint != work.fingerprint:
             self._refuse(work, OssaError(BAD_REQUEST, "this messageId was used before with another content"))
         else:
-            self._spawn(self._send(known.reply))
+            self._tasks.spawn(self._send(known.reply))
         return True
 
     def refused(self, message: Message, error: OssaError) -> None:
@@ -150,7 +151,7 @@ class Handling:
             if work is None:
                 return
             self._running += 1
-            self._spawn(self._run(work))
+            self._tasks.spawn(self._run(work))
 
     async def _run(self, work: Work) -> None:
         try:
@@ -246,28 +247,19 @@ class Handling:
         return self._reply(work, kind, kind, body)
 
     def _say(self, message: Message) -> None:
-        self._spawn(self._send(self._connection.encode(message)))
+        self._tasks.spawn(self._send(self._connection.encode(message)))
 
     async def _send(self, data: bytes) -> None:
         # Without a connection the message comes again on the next one, and is answered then.
         with contextlib.suppress(ConnectionLost):
             await self._connection.send_bytes(data)
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     # -- ending --------------------------------------------------------------------------------------------------------
 
     async def stop(self, grace_s: float) -> None:
         """Take nothing more; what runs may end within this time."""
         self._is_stopping = True
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=grace_s)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop(grace_s)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +32,7 @@ from trunkline.edges.ossa.messages import (
 )
 from trunkline.sdk.ossa_connection import OssaConnection
 from trunkline.sdk.ossa_message import ConnectionLost, OssaError, error_of
+from trunkline.sdk.own_tasks import OwnTasks
 
 log = logging.getLogger("trunkline.sdk")
 
@@ -150,7 +151,7 @@ class Streams:
         self._sent: dict[str, Stream] = {}
         self._coming: dict[tuple[str, str], IncomingStream] = {}
         self._handlers: dict[str, StreamHandler] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = OwnTasks()
 
     def handle(self, handler: StreamHandler, action: str) -> None:
         """Streams of this action, or all others if it is empty, go to this handler."""
@@ -211,7 +212,7 @@ class Streams:
             if piece.message_id == messages.about(message.payload):
                 break
             again.append(piece)
-        self._spawn(self._send_again(stream, again))
+        self._tasks.spawn(self._send_again(stream, again))
         return True
 
     async def _send_again(self, stream: Stream, pieces: list[Message]) -> None:
@@ -239,7 +240,7 @@ class Streams:
                 log.warning("nobody here handles streams of the action %s", message.action)
             elif key not in self._coming:
                 stream = self._coming[key] = IncomingStream(message)
-                self._spawn(self._handled(key, stream, handler))
+                self._tasks.spawn(self._handled(key, stream, handler))
         elif (coming := self._coming.get(key)) is not None:
             coming.receive(message)
 
@@ -258,13 +259,6 @@ class Streams:
         for stream in self._coming.values():
             stream.fail(ConnectionLost())
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def stop(self) -> None:
         """Nothing is handled any more."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()

@@ -174,10 +174,11 @@ def _has_inner_fields(schema: dict[str, Any]) -> bool:
 def _checker(schema: bytes) -> Callable[[Raw | bytes], str | None]:
     """What a schema has against a body. Nothing, of one that is too heavy to be checked: no exchange takes it."""
     from trunkline import schemas
+    from trunkline.schema_subset import BadSchema
 
     try:
         return schemas.compile(schema).error
-    except schemas.BadSchema:
+    except BadSchema:
         return lambda _body: None
 
 

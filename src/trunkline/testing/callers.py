@@ -17,7 +17,8 @@ from trunkline import events
 from trunkline.edges.exchange import BaseSink, Feed, Operator, Views
 from trunkline.effects import Answer, Reply, ToSession, Wait
 from trunkline.errors import LedgerError
-from trunkline.model import CallView, Now, Principal
+from trunkline.model import Now, Principal
+from trunkline.shown import CallView
 from trunkline.testing.witness import Request, Witness
 
 PAGE_CALLS: Final = 8

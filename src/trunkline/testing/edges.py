@@ -10,6 +10,8 @@ WebSockets are left out.
 OSSA: signed messages, peers, order, repeats (``ossa``). TLS, HTTP, WebSockets, encryption and URLs are left out.
 Nostr: jobs of strangers, by one relay (``nostr``). Its process, sockets, payments and buying are left out.
 Jobs: the agent, with work that is done in this process (``jobs``). Sandboxes, models and endpoints are left out.
+Console: the live line (``console``). Signing in and the page's files are left out.
+Pylon: pages and codex (``pylon``). The listener, TLS and codex's process are left out.
 HTTP: nobody listens. ``callers`` speak to the exchange as this edge does, and ``web`` to the doors of others.
 
 Owns which of them are in a simulation. Does not own those who use them.
@@ -26,6 +28,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from trunkline.edges.chiffon.edge import CHIFFON
+from trunkline.edges.console.edge import CONSOLE
 from trunkline.edges.driver import Driver
 from trunkline.edges.edge import Edge, RunningEdge, Surroundings
 from trunkline.edges.http.edge import HTTP
@@ -34,11 +37,14 @@ from trunkline.edges.known import EDGES
 from trunkline.edges.nostr.edge import NOSTR
 from trunkline.edges.opensentience.edge import OPENSENTIENCE, OpenSentienceEdge
 from trunkline.edges.ossa.edge import OSSA
+from trunkline.edges.pylon.edge import PYLON
 from trunkline.edges.spaces.edge import SPACES
 from trunkline.testing.callers import HttpCallers
+from trunkline.testing.console import ConsoleOnWires, ConsolePages
 from trunkline.testing.network import Network
 from trunkline.testing.nostr import JobsOnRelay, NostrUsers
 from trunkline.testing.ossa import OssaOnWires, OssaUsers
+from trunkline.testing.pylon import PylonOnWires, PylonPages
 from trunkline.testing.web import Web
 
 # As long as the real rim waits for its last words to leave.
@@ -105,6 +111,8 @@ def simulated_edges(
     ossa: OssaUsers | None,
     nostr: NostrUsers | None,
     jobs: Callable[[Surroundings], RunningEdge] | None,
+    console: ConsolePages | None,
+    pylon: PylonPages | None,
 ) -> Sequence[Edge]:
     """The edges of one simulation, in the order of the real ones."""
     makers: dict[Edge, Callable[[Surroundings], RunningEdge]] = {
@@ -121,4 +129,8 @@ def simulated_edges(
         makers[NOSTR] = lambda given: JobsOnRelay(given, nostr)
     if jobs is not None:
         makers[JOBS] = jobs
+    if console is not None:
+        makers[CONSOLE] = lambda given: ConsoleOnWires(given, console)
+    if pylon is not None:
+        makers[PYLON] = lambda given: PylonOnWires(given, pylon)
     return [replace(edge, make=makers[edge]) for edge in EDGES if edge in makers]

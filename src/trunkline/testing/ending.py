@@ -20,10 +20,11 @@ from trunkline.ledger import export
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.store import as_ledger_error, open_for_reading
 from trunkline.ledger.verify import verify
-from trunkline.testing import nostr, ossa, run_promises, topics, work_promises
+from trunkline.testing import console, nostr, ossa, pylon, run_promises, topics, work_promises
 from trunkline.testing.exchange import Setup
+from trunkline.testing.policies import OPEN, POLICIES
 from trunkline.testing.promises import Breach, Promises, Record, secrets_in
-from trunkline.testing.world import OPEN, POLICIES, World
+from trunkline.testing.world import World
 
 # In the order of their making, each by its key.
 TABLES = {
@@ -59,11 +60,14 @@ def findings(world: World, complaints: Sequence[str]) -> Iterator[Breach]:
     # What had expired once is in no snapshot, even if the wall clock was set back since.
     now_ms = int(max(world.latest_wall, world.clock.wall) * 1000)
     live = dump(hub.state, now_ms)
+    still_waiting = [] if world.pylon is None else pylon.waiting(world.pylon)
     world.end(power_loss=False)
     yield from _record_is_whole(world.setup, live, now_ms)
     reader = Reader(world.setup.path, world.setup.keys, vfs=world.setup.disk.vfs)
     try:
         record = Record(reader)
+        if world.console is not None:
+            yield from console.breaches(world.console, reader)
     finally:
         reader.close()
     policies = {policy.version: policy for policy in (*POLICIES, OPEN)}
@@ -76,6 +80,7 @@ def findings(world: World, complaints: Sequence[str]) -> Iterator[Breach]:
         yield from ossa.breaches(world.ossa, record)
     if world.nostr is not None:
         yield from nostr.breaches(world.nostr, record)
+    yield from (Breach(text) for text in still_waiting)
     for canary in secrets_in(world.setup.disk.folder, world.canaries):
         yield Breach(f"a secret can be read in the files: {canary}")
 
@@ -225,6 +230,8 @@ def figures(world: World) -> dict[str, int]:
         "works": len(witness.works),
         "events that were told": 0 if world.topics is None else len(world.topics.told),
         "messages of OSSA": 0 if world.ossa is None else sum(len(one.asked) for one in world.ossa.callers),
+        "entries that pages were told": 0 if world.console is None else sum(one.at for one in world.console.pages),
+        "requests to codex": 0 if world.pylon is None else world.pylon.count,
         "requests of strangers": 0 if world.nostr is None else len(world.nostr.requests),
         "results of works": sum(len(work.results) for work in witness.works),
     }

@@ -46,7 +46,6 @@ from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.model import (
     OPERATOR,
-    AgentView,
     Decision,
     Fault,
     Now,
@@ -58,12 +57,15 @@ from trunkline.model import (
     Status,
     ToolDefinition,
 )
+from trunkline.shown import AgentView
 from trunkline.testing.clock import ManualClock, ManualLoop
 from trunkline.testing.disk import FaultyDisk
 
 ALLOW_ALL: Final = Policy((Rule("all", "*", "*", Decision.ALLOW),), "all")
 BOSS: Final = Principal(OPERATOR)
 OPERATOR_TOKEN: Final = "tlk_operator-of-the-memory-exchange"  # noqa: S105  (opens nothing else)
+# A home in which nobody can make anything, root included: whoever wants files gives a folder.
+NOWHERE: Final = Path("/dev/null/nowhere")
 ANY_OBJECT: Final = Raw(b'{"type":"object"}')
 PROCESS: Final = ProcessIdentity(1, 1)
 _SECRET: Final = b"k" * 32
@@ -130,7 +132,7 @@ class MemoryExchange:
         disk: FaultyDisk | None = None,
         clock: ManualClock | None = None,
         live: Loop | None = None,
-        home: Path = Path("/nowhere"),
+        home: Path = NOWHERE,
         log: list[Entry] | None = None,
         start_piped: StartPiped = start_nothing,
         programs: Programs | None = None,

@@ -29,10 +29,11 @@ from trunkline.testing.choices import Choices
 from trunkline.testing.disk import Failure
 from trunkline.testing.ending import figures, findings, forgetting, ledger_sha256, on_record
 from trunkline.testing.exchange import SimulatedExchange
+from trunkline.testing.policies import OPEN, POLICIES
 from trunkline.testing.promises import Breach
 from trunkline.testing.story import SimulationFailed, Story, involved
 from trunkline.testing.witness import Request, SpaceRun
-from trunkline.testing.world import APPROVAL_S, BOSS, CHECKER, OPEN, PEOPLE, POLICIES, WORK_TYPES, World, tools_of
+from trunkline.testing.world import APPROVAL_S, BOSS, CHECKER, PEOPLE, WORK_TYPES, World, tools_of
 
 __all__ = ["STEPS", "simulate"]
 
@@ -116,6 +117,12 @@ class Simulation:
             nostr = self.world.nostr
             self.actions |= {nostr.ask: 20, nostr.repeat: 10, nostr.take_back: 4}
 
+        if self.world.console is not None:
+            self.actions[self.world.console.visit] = 25
+
+        if self.world.pylon is not None:
+            self.actions |= {self.world.pylon.ask: 30, self.world.pylon.leave: 3}
+
         if self.world.has_spaces:
             self.actions |= {
                 self._person_sends_operations: 20,
@@ -186,6 +193,8 @@ class Simulation:
             world.nostr.is_quiet = True
         if world.workers_of_jobs is not None:
             world.workers_of_jobs.is_quiet = True
+        if world.pylon is not None:
+            world.pylon.is_quiet = True
         world.cut_power_after(0)
         world.setup.disk.heal()
         # First it has to be up: it may be dying of what was broken before.
@@ -233,6 +242,8 @@ class Simulation:
         if world.ossa is not None:
             asked += [world.callers.call(BOSS, tool_id, b'{"n":0}') for tool_id in world.ossa.tools]
             world.ossa.repeat_everything()
+        if world.console is not None:
+            world.console.fall_silent(exchange.views.last_entry())
         self._run_until(world.loop.time() + ROLL_CALL_S)
         for request in asked:
             outcome = request.outcome

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 
@@ -19,15 +18,17 @@ import msgspec
 from msgspec import Struct
 
 from trunkline.edges.doors import Door
-from trunkline.edges.edge import RunningEdge, Surroundings
+from trunkline.edges.edge import Surroundings
 from trunkline.edges.spaces import translate
 from trunkline.edges.spaces.agent import SpaceAgent, Told
+from trunkline.edges.spaces.edge import SpacesEdge
 from trunkline.edges.spaces.routes import PREFIXES, SpacesApi
 from trunkline.edges.spaces.serve import Spaces
 from trunkline.edges.spaces.store import Space, SpacesFolder
 from trunkline.effects import Deliver
 from trunkline.errors import WorkspaceError
 from trunkline.model import Principal
+from trunkline.testing.memory import NOWHERE
 from trunkline.testing.web import Web, WebAnswer
 from trunkline.testing.witness import SpaceRun, Witness
 from trunkline.workspace.folder import Workspace
@@ -51,14 +52,13 @@ class SpacesInMemory(SpacesFolder):
     """The spaces of a simulation, in the place of a folder of them."""
 
     def __init__(self, workspaces: Sequence[SimulatedWorkspace]) -> None:
-        super().__init__(Path("/nowhere"))
+        super().__init__(NOWHERE)
         self._workspaces = workspaces
 
     def load(self) -> list[Space]:
         """All of them."""
-        nowhere = Path("/nowhere")
         return [
-            Space(each.name, each.preset, make_policy(each.preset), Workspace(nowhere, -1, 0, 0), nowhere)
+            Space(each.name, each.preset, make_policy(each.preset), Workspace(NOWHERE, -1, 0, 0), NOWHERE)
             for each in self._workspaces
         ]
 
@@ -124,8 +124,8 @@ class SimulatedSpaces(Spaces):
         return Sandbox("bubblewrap")
 
 
-class SimulatedSpacesEdge(RunningEdge):
-    """Agent Spaces as an edge: what ``SpacesEdge`` is, of these parts."""
+class SimulatedSpacesEdge(SpacesEdge):
+    """Agent Spaces as an edge, of these parts."""
 
     def __init__(
         self, given: Surroundings, workspaces: Sequence[SimulatedWorkspace], rng: Random, witness: Witness
@@ -134,22 +134,6 @@ class SimulatedSpacesEdge(RunningEdge):
         self.spaces = SimulatedSpaces(given.feed, given.views, store, given.process, given.version, given.entropy)
         self.spaces.machine = (workspaces, rng, witness)
         self._door = Door(PREFIXES, SpacesApi(given.feed, given.views, self.spaces, given.stopwatch).app())
-
-    def prepare(self) -> None:
-        """Set the guards of the spaces."""
-        self.spaces.prepare()
-
-    def doors(self) -> Sequence[Door]:
-        """``/v1/spaces`` and ``/v1/runs``."""
-        return (self._door,)
-
-    async def start(self) -> None:
-        """Attach the spaces and go on with their runs."""
-        await self.spaces.start()
-
-    async def stop(self) -> None:
-        """End what still runs."""
-        await self.spaces.stop()
 
 
 class SpaceUsers:

@@ -1,8 +1,8 @@
 """What an edge awaits, in fake time: coroutines of asyncio on a loop that is driven by hand.
 
 ``TaskLoop`` is a ``ProcessLoop`` with what asyncio's tasks, futures and timeouts ask of a loop, and no more: no
-sockets, threads or processes. While one of its callbacks runs it is the running loop, so that the code of an edge finds
-it as it finds a real one. What nobody caught goes to ``failed``.
+sockets or processes, and what is given to a thread is done at once. While one of its callbacks runs it is the running
+loop, so that the code of an edge finds it as it finds a real one. What nobody caught goes to ``failed``.
 
 Invariant: a task goes on only when the loop is run, and never after ``kill``.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from trunkline.testing.clock import ManualLoop, ProcessLoop, Timer
@@ -59,6 +60,15 @@ class TaskLoop(ProcessLoop):
         self._tasks.append(task)
         return task
 
+    def run_in_executor(self, _: object, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
+        """There are no threads: what is given to one is done at once."""
+        future = self.create_future()
+        try:
+            future.set_result(work(*args))
+        except Exception as error:  # noqa: BLE001  (as a thread's future has it)
+            future.set_exception(error)
+        return future
+
     def get_debug(self) -> bool:
         """No."""
         return False
@@ -79,4 +89,6 @@ class TaskLoop(ProcessLoop):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
                 work = task.get_coro()
                 assert work is not None
-                work.close()
+                # What awaits something at its end has no loop any more.
+                with suppress(RuntimeError):
+                    work.close()

@@ -15,7 +15,8 @@ from msgspec import Raw, Struct
 
 from trunkline.edges.chiffon.messages import UNAVAILABLE, WorkRequest, WorkResult
 from trunkline.ledger.reader import call_number
-from trunkline.model import Question, Status, ToolDefinition
+from trunkline.model import Status, ToolDefinition
+from trunkline.shown import Question
 from trunkline.testing.clock import ManualClock
 
 

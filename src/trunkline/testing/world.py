@@ -24,9 +24,6 @@ from trunkline.effects import Reply
 from trunkline.errors import InvariantBroken, LedgerError
 from trunkline.model import (
     OPERATOR,
-    AgentView,
-    Circumstance,
-    Decision,
     HubSettings,
     Limits,
     Manifest,
@@ -34,20 +31,23 @@ from trunkline.model import (
     Policy,
     Principal,
     ProcessIdentity,
-    Rule,
     ToolDefinition,
 )
-from trunkline.testing import jobs
+from trunkline.shown import AgentView
+from trunkline.testing import jobs, pylon
 from trunkline.testing.agents import Script, ScriptedAgent
 from trunkline.testing.callers import HttpCallers
 from trunkline.testing.chiffon import ChiffonPeer, Orchestrator, Planner, Worker
 from trunkline.testing.clock import ManualLoop
+from trunkline.testing.console import ConsolePages
 from trunkline.testing.edges import simulated_edges
 from trunkline.testing.exchange import PowerCut, Setup, SimulatedExchange
 from trunkline.testing.jobs import JobsInMemory, WorkersInMemory
 from trunkline.testing.network import Network
 from trunkline.testing.nostr import NostrUsers
 from trunkline.testing.ossa import OssaUsers
+from trunkline.testing.policies import POLICIES
+from trunkline.testing.pylon import PylonPages
 from trunkline.testing.spaces import SimulatedSpacesEdge, SimulatedWorkspace, SpaceUsers
 from trunkline.testing.topics import TopicUsers
 from trunkline.testing.web import Web
@@ -84,6 +84,8 @@ SPACES_SHARE: Final = 0.25
 TOPICS_SHARE: Final = 0.25
 OSSA_SHARE: Final = 0.2
 NOSTR_SHARE: Final = 0.2
+CONSOLE_SHARE: Final = 0.15
+PYLON_SHARE: Final = 0.15
 SPACES: Final = (("lab", "standard"), ("office", "restrictive"))
 # Four attempts end within the quiet at the end.
 CHIFFON_TIMEOUT_S: Final = 15.0
@@ -94,45 +96,6 @@ ORCHESTRATORS: Final = ("planner", "scheduler")
 DYING_S: Final = 2.0
 # What is recorded last has so long to reach a slow disk.
 LAST_COMMIT_S: Final = 20.0
-
-
-def _policy(version: str, *lines: tuple[str, str, str] | Rule) -> Policy:
-    made = (
-        line if isinstance(line, Rule) else Rule(f"{version}-{number}", line[0], line[1], Decision(line[2]))
-        for number, line in enumerate(lines, start=1)
-    )
-    return Policy(tuple(made), version)
-
-
-POLICIES: Final = (
-    _policy(
-        "builtin",
-        Rule("builtin-untrusted", "*", "*", Decision.ASK, side_effects=True, when=Circumstance.UNTRUSTED),
-        ("operator", "*", "allow"),
-        Rule("builtin-read-only", "*", "*", Decision.ALLOW, side_effects=False),
-        Rule("builtin-side-effects", "*", "*", Decision.ASK, side_effects=True),
-    ),
-    # Who may do little is not let through by those who may do everything.
-    _policy(
-        "narrow",
-        ("http:script", "*/read", "allow"),
-        ("http:script", "*/look", "allow"),
-        ("http:script", "*", "deny"),
-        ("*", "*", "allow"),
-    ),
-    _policy("careful", ("operator", "*/read", "allow"), ("*", "*", "ask")),
-    _policy(
-        "closed", ("*", "com.a/*", "deny"), ("http:*", "*/write", "deny"), ("operator", "*", "allow"), ("*", "*", "ask")
-    ),
-    _policy(
-        "distrust",
-        Rule("distrust-1", "*", "*", Decision.DENY, when=Circumstance.UNTRUSTED),
-        ("opensentience:*", "*/once", "deny"),
-        ("http:checker", "*/make", "ask"),
-        ("*", "*", "allow"),
-    ),
-)
-OPEN: Final = _policy("open", ("*", "*", "allow"))
 
 
 def tools_of(agent_id: str, wording: str = "does what it says") -> list[ToolDefinition]:
@@ -182,6 +145,16 @@ class World:
             if nostr_rng.random() < NOSTR_SHARE
             else None
         )
+        console_rng = Random(f"console {seed}")
+        self.console = (
+            ConsolePages(self.loop, console_rng, self.witness, self._something_left)
+            if console_rng.random() < CONSOLE_SHARE
+            else None
+        )
+        pylon_rng = Random(f"pylon {seed}")
+        self.pylon = (
+            PylonPages(pylon_rng, self.witness, self._something_left) if pylon_rng.random() < PYLON_SHARE else None
+        )
         # Strangers buy them.
         self.workers_of_jobs = WorkersInMemory(nostr_rng) if self.nostr is not None else None
         self.workspaces = [SimulatedWorkspace(name, preset) for name, preset in SPACES if self.has_spaces]
@@ -195,10 +168,13 @@ class World:
             ossa=self.ossa,
             nostr=self.nostr,
             jobs=self._jobs_edge if self.nostr is not None else None,
+            console=self.console,
+            pylon=self.pylon,
         )
         self.setup.config = Config(
             opensentience=OpenSentience(max_inflight_requests=self.rng.choice([1, 2, 8, 256])),
             chiffon=Chiffon(timeout_s=CHIFFON_TIMEOUT_S),
+            pylon=pylon.SETTINGS,
         )
         # With so little room reading stops whenever the disk is slow.
         self.setup.backlog = self.rng.choice([(2048, 8192), (3, 8)])
@@ -236,6 +212,8 @@ class World:
             self.tools |= self.ossa.tools
         if self.nostr is not None:
             self.tools |= jobs.definitions()
+        if self.pylon is not None:
+            self.tools |= pylon.definitions()
         self._standing: dict[str, str] = {name: "" for name in names if self.rng.random() < 0.3}
         self._token_ids: dict[str, str] = {}
         self._peer_tokens: dict[str, str] = {}
@@ -413,6 +391,10 @@ class World:
             self.ossa.close()
         if self.nostr is not None:
             self.nostr.close()
+        if self.console is not None:
+            self.console.close()
+        if self.pylon is not None:
+            self.pylon.close()
         return exchange
 
     def _come_back(self) -> None:

@@ -103,17 +103,10 @@ def create_file(
     workspace.check_room(len(data), 1 + len(folders), quota)
     with _acting(workspace), open_folder(workspace.fd, tuple(folders), make=True) as folder:
         mode = NEW_FILE_MODE
-        match kind_of(folder, name):
-            case "folder":
-                raise WorkspaceError("validation", IS_FOLDER)
-            case "link":
-                raise WorkspaceError("policy", IS_LINK)
-            case "other":
-                raise WorkspaceError("policy", "Path is not a regular file")
-            case "file" if overwrite:
-                mode = stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-            case "file":
+        if _is_there(folder, name):
+            if not overwrite:
                 raise WorkspaceError("execution", "File already exists")  # SP-048
+            mode = stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
         _put(workspace, folders, folder, name, data, mode, replacing=overwrite)
     return FileCreated(len(data), hashlib.sha256(data).hexdigest())
 
@@ -184,16 +177,22 @@ def _acting(workspace: Workspace) -> Iterator[None]:
         raise failure_of(error) from None
 
 
-def _content(folder: int, name: str) -> tuple[bytes, int]:
+def _is_there(folder: int, name: str) -> bool:
+    """Whether there is a file of this name; something else of it is refused."""
     match kind_of(folder, name):
-        case "missing":
-            raise WorkspaceError("execution", NOT_FOUND)
         case "folder":
             raise WorkspaceError("validation", IS_FOLDER)
         case "link":
             raise WorkspaceError("policy", IS_LINK)
         case "other":
             raise WorkspaceError("policy", "Path is not a regular file")
+        case kind:
+            return kind == "file"
+
+
+def _content(folder: int, name: str) -> tuple[bytes, int]:
+    if not _is_there(folder, name):
+        raise WorkspaceError("execution", NOT_FOUND)
     # It may have been swapped since: NOFOLLOW refuses a link, NONBLOCK returns at once from a pipe without a writer.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:

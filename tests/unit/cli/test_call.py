@@ -23,7 +23,8 @@ from trunkline.cli.client import ExchangeClient
 from trunkline.entries import CallSettled
 from trunkline.errors import ExchangeUnreachable
 from trunkline.events import CallRequested, CancelRequested
-from trunkline.model import FAULTS, AgentView, Question, Status, ToolDefinition, fault
+from trunkline.model import FAULTS, Status, ToolDefinition, fault
+from trunkline.shown import AgentView, Question
 
 TOOL = "com.example.echo/say"
 STAMP = "2026-11-15T10:00:00.000Z"

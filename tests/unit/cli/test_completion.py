@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Running, trunkline
-from trunkline.model import AgentView
+from trunkline.shown import AgentView
 
 
 def completed(running: Running, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:

@@ -291,12 +291,16 @@ def test_each_secret_among_arguments_and_addresses_is_remarked_on_and_none_is_sh
     address = "postgresql://admin:correct-horse@db/x"
     words = ["-y", "@scope/server-filesystem", "--api-key", "correct-horse", address, f"--x={SECRET}", "/a", "-v"]
     words += ["--header", "Authorization: Bearer correct-horse", "-e", "DB_PASSWORD=correct-horse"]
+    words += ["--pass", "correct-horse", "--api-key", "-correct-horse", "-u", "me:correct-horse"]
+    words += ['{"token": "correct-horse"}']
     entries: dict[str, dict[str, Any]] = {
         "here": {"command": "npx", "args": words, "env": {"NAME": "correct-horse"}},
         "there": {"url": "https://a.example/s/0a1B2c3D4e5F6g7H8i9J/mcp?key=correct-horse&correct-horse"},
     }
     here, there = imported(entries, tmp_path).servers
-    assert [remark.partition(" (")[0] for remark in here.remarks] == [f"argument {at}" for at in (4, 5, 6, 10, 12)]
+    assert [remark.partition(" (")[0] for remark in here.remarks] == [
+        f"argument {at}" for at in (4, 5, 6, 10, 12, 14, 16, 18, 19)
+    ]
     assert len(there.remarks) == 1
     for one in (here, there):
         text = one.shown + "".join(one.remarks)
@@ -372,15 +376,45 @@ def test_a_write_that_fails_leaves_nothing_behind(person: Person, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     with pytest.raises(CommandFailed, match="half of one"):
-        client_files.write(file, "\ud800")
+        client_files.write(file, "\ud800", "before")
     for name in ("fsync", "replace"):
         with monkeypatch.context() as patched:
             patched.setattr(os, name, fail)
             with pytest.raises(CommandFailed, match="No space left"):
-                client_files.write(file, "after")
+                client_files.write(file, "after", "before")
             with pytest.raises(OSError, match="No space left"):
                 key_files.write_private(file.with_name("key"), b"x")
     assert {path.name: path.read_text() for path in file.parent.iterdir()} == {file.name: "before"}
+
+
+def test_what_another_program_wrote_meanwhile_is_not_lost(person: Person) -> None:
+    file = person.file("cursor", "of the client")
+    with pytest.raises(CommandFailed, match="another program wrote it meanwhile"):
+        client_files.write(file, "after", "before")
+    assert {path.name: path.read_text() for path in file.parent.iterdir()} == {file.name: "of the client"}
+
+
+def test_only_a_regular_file_of_some_size_is_read(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = person.file("cursor", "x" * 101)
+    monkeypatch.setattr(client_files, "MAX_BYTES", 100)
+    with pytest.raises(CommandFailed, match="larger than 100 bytes"):
+        client_files.text_of(file)
+    file.unlink()
+    os.mkfifo(file)
+    for odd in (file, Path("/dev/zero"), file.parent):
+        with pytest.raises(CommandFailed, match="cannot be read"):
+            client_files.text_of(odd)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write files of others")
+def test_a_file_stays_that_of_its_owner(person: Person) -> None:
+    file = person.file("cursor", "before")
+    os.chown(file, 1234, 2345)
+    file.chmod(0o600)
+    backup = client_files.write(file, "after", "before")
+    assert backup is not None
+    for one in (file, backup):
+        assert (one.stat().st_uid, one.stat().st_gid, stat.S_IMODE(one.stat().st_mode)) == (1234, 2345, 0o600)
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(0o644, 0o600), (0o400, 0o400)])
@@ -393,12 +427,12 @@ def test_a_copy_is_for_its_owner_from_its_first_moment(
     real_open = os.open
 
     def note_mode(path: Any, flags: int, mode: int = 0o777, **more: Any) -> int:
-        opened.append(mode)
+        opened.extend((mode,) if flags & os.O_CREAT else ())
         return real_open(path, flags, mode, **more)
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", note_mode)
-        backup = client_files.write(file, "after")
+        backup = client_files.write(file, "after", "before")
     assert backup is not None
     assert (backup.read_text(), stat.S_IMODE(backup.stat().st_mode)) == ("before", expected)
     assert opened == [expected, expected]
@@ -454,13 +488,15 @@ def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:
 def test_a_server_for_files_may_write_where_it_could(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    (tmp_path / "exchange").mkdir()
-    words = ["-y", "server-filesystem", str(data), str(tmp_path), str(tmp_path / "none")]
+    keys = tmp_path / "exchange" / "keys"
+    keys.mkdir(parents=True)
+    words = ["-y", "server-filesystem", str(data), str(tmp_path), str(tmp_path / "none"), str(keys)]
     files, other = imported(
         {"files": {"command": "npx", "args": words}, "other": {"command": "x", "args": [str(data)]}}, tmp_path
     ).servers
     assert files.table["write"] == [str(data)]
     assert any(f"cannot write to {tmp_path}," in remark for remark in files.remarks)
+    assert f"cannot write to {keys}, which is the exchange's own" in files.remarks
     assert "write" not in other.table
     assert other.remarks == [f'only reads in {data}: add write = ["{data}"] if it should write there']
 
@@ -498,6 +534,43 @@ def test_two_secrets_never_share_a_file(tmp_path: Path) -> None:
     found = imported(entries, tmp_path).servers
     assert sorted(secret for one in found for secret in one.secrets.values()) == ["four", "one", "three", "two"]
     assert len({path for one in found for path in one.secrets}) == 4
+
+
+def test_a_secret_never_takes_the_file_of_an_earlier_import(person: Person) -> None:
+    """Also after the first server was given another name, as its message advises, or two names come out alike."""
+    remote = {"url": "https://one.example/mcp", "headers": {"Authorization": "Bearer token-of-one"}}
+    person.file(
+        "cursor", json.dumps({"mcpServers": {"github": remote, "a": {**remote, "headers": {"b.Token": "xyz-1"}}}})
+    )
+    person.run("import", "cursor")
+    config = person.home / "trunkline.toml"
+    config.write_text(config.read_text().replace('id = "github"', 'id = "github-one"'))
+    other = {"url": "https://two.example/mcp", "headers": {"Authorization": "Bearer token-of-two"}}
+    person.file(
+        "gemini", json.dumps({"mcpServers": {"github": other, "a.b": {**other, "headers": {"Token": "xyz-2"}}}})
+    )
+    person.run("import", "gemini")
+    tables = {table["id"]: table["headers"] for table in tomllib.loads(config.read_text())["mcp"]}
+    texts = {
+        name: Path(reference.removeprefix("file:")).read_text()
+        for name, headers in tables.items()
+        for reference in headers.values()
+    }
+    assert texts == {
+        "github-one": "Bearer token-of-one", "github": "Bearer token-of-two", "a": "xyz-1", "a.b": "xyz-2",
+    }  # fmt: skip
+    assert person.run("import", "gemini")["left_out"] == [
+        {"id": name, "reason": "is in trunkline.toml already"} for name in ("github", "a.b")
+    ]
+
+
+def test_what_a_variable_stands_for_if_it_is_not_set_is_not_said(tmp_path: Path) -> None:
+    default = "${GH_TOKEN:-ghp_S3cretDefaultValueAbCdEf1234567890}"
+    entry = {"command": "x", "args": [f"--token={default}"], "cwd": f"/a/{default}"}
+    made = imported({"one": entry, "two": {"url": f"https://x.example/{default}"}}, tmp_path)
+    said = [remark for server in made.servers for remark in server.remarks]
+    assert "argument 1 has ${GH_TOKEN:-[masked]}, which is not put in here: write what it stands for" in said
+    assert not any("ghp_" in remark for remark in said)
 
 
 def test_what_reads_like_a_reference_is_no_way_to_files_of_others(tmp_path: Path) -> None:

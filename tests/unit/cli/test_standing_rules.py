@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.running import Running as Exchange
 from tests.running import running as running_exchange
 from tests.running import wait_until
 from tests.unit.cli.conftest import Running, trunkline
@@ -88,25 +91,23 @@ def test_a_chain_that_several_rules_ask_about_has_no_standing_rule(
         rule_for(question, rules, check)
 
 
-def test_once_allowed_from_now_on_it_is_not_asked_about_again(short_path: Path) -> None:
-    config = """
-[ossa]
-listen = ""
-
-[[agent]]
-id = "com.a"
-command = ["python", "agent.py"]
-"""
-    home = short_path / "home"
+@contextmanager
+def with_a_writer(home: Path, parameters: str = "", also: str = "") -> Iterator[Exchange]:
+    """An exchange that launches an agent with one tool, `com.a/write`."""
+    config = f'[ossa]\nlisten = ""\n\n[[agent]]\nid = "com.a"\ncommand = ["python", "agent.py"]\n{also}'
     home.mkdir(mode=0o700)
-    agent = "from trunkline import Agent\na = Agent('com.a')\n@a.tool()\ndef write(n: int = 1): return {}\na.run()\n"
-    (home / "agent.py").write_text(agent)
+    tool = f"@a.tool()\ndef write({parameters}): return {{}}"
+    (home / "agent.py").write_text(f"from trunkline import Agent\na = Agent('com.a')\n{tool}\na.run()\n")
     with running_exchange(home, config) as exchange:
         exchange.wait_tool("com.a/write")
+        yield exchange
+
+
+def test_once_allowed_from_now_on_it_is_not_asked_about_again(short_path: Path) -> None:
+    home = short_path / "home"
+    with with_a_writer(home, "n: int = 1") as exchange:
         told = trunkline("--home", str(home), "token", "new", "http", "--agent", "bob")
-        asked = exchange.request("POST", "/v1/calls", {"tool_id": "com.a/write", "input": {}}, token=told.out.strip())[
-            1
-        ]
+        asked = exchange.request("POST", "/v1/calls", WRITE, token=told.out.strip())[1]
         # Another input, which waits too: whoever writes the rule is shown it.
         other = exchange.request("POST", "/v1/calls", {**WRITE, "input": {"n": 2}}, token=told.out.strip())[1]
         before = exchange.config_file.read_text()
@@ -122,9 +123,7 @@ command = ["python", "agent.py"]
         assert (answered["how"], answered["by"]) == ("approved", "operator")
         assert exchange.wait_entry("call.settled", call_id=other["call_id"])["status"] == "succeeded"
         assert exchange.config_file.read_text().startswith(before.rstrip())
-        again = exchange.request("POST", "/v1/calls", {"tool_id": "com.a/write", "input": {}}, token=told.out.strip())[
-            1
-        ]
+        again = exchange.request("POST", "/v1/calls", WRITE, token=told.out.strip())[1]
         assert again["status"] == "succeeded"
         first = exchange.wait_entry("call.settled", call_id=asked["call_id"])
         assert first["status"] == "succeeded"
@@ -158,21 +157,8 @@ command = ["python", "agent.py"]
 
 
 def test_a_person_who_wants_that_allows_it_also_after_what_strangers_wrote(short_path: Path) -> None:
-    config = """
-[ossa]
-listen = ""
-
-[[agent]]
-id = "com.a"
-command = ["python", "agent.py"]
-reads_untrusted = true
-"""
     home = short_path / "home"
-    home.mkdir(mode=0o700)
-    agent = "from trunkline import Agent\na = Agent('com.a')\n@a.tool()\ndef write(): return {}\na.run()\n"
-    (home / "agent.py").write_text(agent)
-    with running_exchange(home, config) as exchange:
-        exchange.wait_tool("com.a/write")
+    with with_a_writer(home, also="reads_untrusted = true\n") as exchange:
         told = trunkline("--home", str(home), "token", "new", "http", "--agent", "bob")
 
         def call() -> dict[str, Any]:

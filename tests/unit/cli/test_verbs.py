@@ -26,18 +26,8 @@ from trunkline.edges.http import routes
 from trunkline.edges.ossa.keys import OSSA_KEYS
 from trunkline.errors import ConfigError
 from trunkline.events import DirectiveStated, SettingsChanged, TokenIssued
-from trunkline.model import (
-    Actor,
-    AgentView,
-    Circumstance,
-    Decision,
-    Question,
-    Rule,
-    Status,
-    TokenView,
-    ToolView,
-    fault,
-)
+from trunkline.model import Actor, Circumstance, Decision, Rule, Status, fault
+from trunkline.shown import AgentView, Question, TokenView, ToolView
 
 NASTY = "\x1b[31m\u202eevil\u200b\n"
 

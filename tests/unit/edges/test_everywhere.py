@@ -55,6 +55,16 @@ def covered_in(folder: str, using: str = "") -> set[str]:
     return read_as({word for file in files for word in file.stem.split("_")})
 
 
+def in_stories() -> set[str]:
+    """Edges that take part in ``simulate``, or have a seeded story of their own."""
+    return named_by(simulated) | {"trunkline"} | covered_in("tests/simulation")
+
+
+def with_rows_tried() -> set[str]:
+    """Edges for whose rules there are modules: `test_<protocol>_<subject>.py`."""
+    return read_as({file.stem.split("_")[1] for file in (ROOT / "tests" / "requirements").glob("test_*.py")})
+
+
 def folder_of(edge: Edge) -> str:
     return edge.make.__module__.split(".")[-2]
 
@@ -96,6 +106,18 @@ def without_words_of_tools() -> set[str]:
     }
 
 
+def without_calls_of_others() -> set[str]:
+    """Edges that never look a call up by its id, and those where it is tried to name somebody else's."""
+    looks = re.compile(r"views\.call\b")
+    folders = {edge.name: ROOT / "src" / "trunkline" / "edges" / folder_of(edge) for edge in EDGES}
+    tried = (ROOT / "tests" / "unit" / "edges" / "test_calls_of_others.py").read_text()
+    return {
+        name
+        for name, folder in folders.items()
+        if f"def test_over_{name}_" in tried or not any(looks.search(file.read_text()) for file in folder.glob("*.py"))
+    }
+
+
 def simulated_on_page() -> set[str]:
     page = (ROOT / "docs" / "testing.md").read_text()
     table = page.partition("| edge | simulated | left out |")[2].partition("\n\n")[0]
@@ -117,9 +139,12 @@ LISTS: dict[str, Callable[[], set[str]]] = {
     "tests/attack": lambda: covered_in("tests/attack"),
     "tests/attack: planted secrets": lambda: covered_in("tests/attack", using="tests.attack.secrets"),
     "tests/crash": lambda: covered_in("tests/crash"),
+    "tests/simulation": in_stories,
+    "tests/requirements": with_rows_tried,
     "tools/soak.py: JOBS": lambda: read_as({job.name for job in soak.JOBS}),
     "bench/__main__.py: SECTIONS": lambda: read_as(set(SECTIONS)),
     "tests/unit/edges/test_unapproved_definitions.py": without_words_of_tools,
+    "tests/unit/edges/test_calls_of_others.py": without_calls_of_others,
     "docs/edges.md: ids": ids_on_page,
     "docs/protocols": with_a_page,
     "docs/testing.md: simulated": simulated_on_page,
@@ -133,12 +158,11 @@ ALONE = "it is fuzzed alone, in"
 PAGES = "it shows a person what the exchange says, over the door of HTTP, and takes his word as that does"
 OWN_AGENT = "its tools are those of an agent of the exchange itself, which any entrance calls"
 NOT_SIMULATED: dict[str, str] = {
-    "mcp": "its sessions are tried in tests/unit/edges/mcp",
+    "mcp": "its callers ask as those of `http` do; sessions and repeats are tried in tests/unit/edges/mcp",
     "mounts": "seeded stories of its own, in tests/simulation/test_mounts_story.py",
-    "console": PAGES,
-    "pylon": "it starts processes; its conversations are values, tried by seeds in tests/unit/edges/pylon",
     "trunkline": "events are simulated by trunkline/testing/topics.py, without their HTTP door",
 }
+IS_OURS = "it is our own protocol, without numbered rows of anybody's:"
 EXCEPTIONS: dict[str, dict[str, str]] = {
     "tests/fuzz/all_edges.py": {
         "mcp": f"{ALONE} tests/fuzz/mcp.py",
@@ -211,6 +235,17 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "pylon": "the time of a request is codex's",
         "jobs": "the time of a job is the work's",
     },
+    "tests/simulation": {
+        "mcp": "its callers ask as those of `http` do; sessions and repeats are tried in tests/unit/edges/mcp",
+    },
+    "tests/requirements": {
+        "mcp": "its rows are tied to tests in tests/unit/edges/mcp; its own suite runs against us: docs/conformance.md",
+        "mounts": "its protocol is that of `mcp`; servers of others answer it in tests/peers/test_mounts.py",
+        "console": f"{IS_OURS} docs/console.md, tried in tests/unit/edges/console",
+        "http": f"{IS_OURS} docs/http.md, held by tests/unit/edges/http/test_docs.py",
+        "trunkline": f"{IS_OURS} docs/topics.md, tried in tests/unit/edges/topics",
+        "jobs": "its rows are those of OpenAgents, which tests/requirements/test_openagents_nostr.py tries",
+    },
     "docs/edges.md: ids": {
         "mounts": "its rows are those of `mcp`, and names of its tools those of all",
     },
@@ -220,6 +255,11 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "jobs": "it looks whether a tool is there",
         "trunkline": "it looks whether a tool is there",
         "console": "pages are told ids and states; what a tool says of itself they ask `http` for",
+    },
+    "tests/unit/edges/test_calls_of_others.py": {
+        "chiffon": "it looks up calls that this agent was sent, or that are its own conversation's",
+        "ossa": "it looks up calls that it keeps itself, by the messages of who made them or of who was sent them",
+        "nostr": "it looks up calls that its own record of orders names",
     },
     "docs/protocols": {
         "http": "it is ours: docs/http.md",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from trunkline.config import Config
+import trunkline
+from trunkline.cli.token import new
+from trunkline.config import Config, McpServer
 from trunkline.edges.edge import Edge
 from trunkline.edges.known import EDGES, UNBUILT
-from trunkline.model import CALLER_EDGES, RESERVED_PREFIXES
+from trunkline.model import CALLER_EDGES, MOUNT_PREFIX, RESERVED_PREFIXES
 
 # Edges without callers or agents of their own kind: what they offer belongs to an agent of the exchange itself.
 OF_THE_EXCHANGE = {"jobs", "console"}
@@ -30,6 +35,13 @@ def test_rules_may_name_no_callers_that_there_never_are() -> None:
     assert set(CALLER_EDGES) - {edge.name for edge in EDGES} == NO_EDGES
 
 
+def test_what_stands_before_a_mounted_servers_id_is_written_in_one_place() -> None:
+    source = Path(trunkline.__file__).parent
+    found = [path.relative_to(source).as_posix() for path in source.rglob("*.py") if '"mcp."' in path.read_text()]
+    assert found == ["model.py"]
+    assert McpServer(id="files", command=("x",)).agent_id.startswith(MOUNT_PREFIX)
+
+
 def test_agents_of_the_exchange_have_prefixes_that_nobody_else_may_use() -> None:
     for edge in EDGES:
         # Whose agents are processes or people of their own keep their own ids.
@@ -38,6 +50,12 @@ def test_agents_of_the_exchange_have_prefixes_that_nobody_else_may_use() -> None
         )
         if not is_of_others:
             assert f"{edge.name}." in RESERVED_PREFIXES
+
+
+def test_the_help_of_token_new_names_the_edges_that_have_tokens() -> None:
+    said = re.search(r"on an EDGE: ([\w, ]+)\.", str(new.callback.__doc__))
+    assert said is not None
+    assert set(re.split(r", | or ", said[1])) == {edge.name for edge in EDGES if edge.tokens is not None}
 
 
 def test_every_section_of_the_configuration_is_an_edges_or_the_exchanges_own() -> None:

@@ -1,4 +1,4 @@
-"""``edges.listener``: slow heads, large heads, readers who do not read, too many of them, lost ones; TLS 1.3."""
+"""``edges.listener``, ``edges.web_connection``: slow and large heads, readers who do not read, lost ones; TLS 1.3."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.types import Scope, Send
 
 from tests.unit.edges.web import BOUND_S, CLOSE, JSON, Pages, Server, wait_until
-from trunkline.edges import listener, log_lines, patience
+from trunkline.edges import listener, log_lines, patience, web_connection
 from trunkline.edges.address import Address
 from trunkline.edges.edge import EdgeOff
-from trunkline.edges.listener import Connection, WebListener
+from trunkline.edges.listener import WebListener
 from trunkline.edges.request_scope import ANSWER
 from trunkline.edges.tls import server_context
+from trunkline.edges.web_connection import Connection
 from trunkline.errors import ConfigError
 
 
@@ -70,7 +71,7 @@ async def test_nothing_of_an_answered_request_is_left_to_the_collector() -> None
 async def test_a_head_that_does_not_come_ends_the_connection(
     server: Server, monkeypatch: pytest.MonkeyPatch, start: bytes
 ) -> None:
-    monkeypatch.setattr(listener, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(web_connection, "HEAD_TIMEOUT_S", 0.05)
     reader, writer = await server.connect()
     writer.write(start)
     async with asyncio.timeout(BOUND_S):
@@ -80,7 +81,7 @@ async def test_a_head_that_does_not_come_ends_the_connection(
 
 
 async def test_a_byte_now_and_then_does_not_move_the_deadline(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "HEAD_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(web_connection, "HEAD_TIMEOUT_S", 0.2)
     _, writer = await server.connect()
     started = asyncio.get_running_loop().time()
     async with asyncio.timeout(BOUND_S):
@@ -101,7 +102,7 @@ async def test_a_second_request_on_the_same_connection_has_a_deadline_too(
     writer.write(server.head())
     async with asyncio.timeout(BOUND_S):
         await reader.readuntil(b"\r\n\r\n")
-        monkeypatch.setattr(listener, "HEAD_TIMEOUT_S", 0.05)
+        monkeypatch.setattr(web_connection, "HEAD_TIMEOUT_S", 0.05)
         writer.write(b"GET /quick HTTP/1.1\r\n")
         with contextlib.suppress(ConnectionResetError):
             await reader.read()
@@ -109,13 +110,13 @@ async def test_a_second_request_on_the_same_connection_has_a_deadline_too(
 
 
 async def test_a_head_larger_than_the_limit_is_431(server: Server) -> None:
-    answer = await server.said(b"GET / HTTP/1.1\r\nX: " + b"x" * (listener.MAX_HEAD_BYTES + 1))
+    answer = await server.said(b"GET / HTTP/1.1\r\nX: " + b"x" * (web_connection.MAX_HEAD_BYTES + 1))
     assert answer.startswith(b"HTTP/1.1 431 ")
     assert b'"code":"message.malformed"' in answer
 
 
 async def test_a_whole_head_in_one_read_is_judged_by_its_own_size(server: Server) -> None:
-    most = listener.MAX_HEAD_BYTES - len(server.head(more=f"{CLOSE}X: \r\n"))
+    most = web_connection.MAX_HEAD_BYTES - len(server.head(more=f"{CLOSE}X: \r\n"))
     assert (await server.said(server.head(more=f"{CLOSE}X: {'x' * most}\r\n"))).startswith(b"HTTP/1.1 200 ")
     for large in (f"X: {'x' * 100_000}\r\n", "X: y\r\n" * 10_000):
         answer = await server.said(server.head(more=large))
@@ -131,7 +132,7 @@ async def test_a_large_head_right_behind_another_request_is_431(server: Server) 
 
 
 async def test_a_body_larger_than_the_head_limit_is_no_head(server: Server) -> None:
-    body = b'"' + b"x" * 2 * listener.MAX_HEAD_BYTES + b'"'
+    body = b'"' + b"x" * 2 * web_connection.MAX_HEAD_BYTES + b'"'
     more = f"{JSON}Content-Length: {len(body)}\r\n{CLOSE}"
     answer = await server.said(server.head("POST", "/body", more) + body)
     assert answer.startswith(b"HTTP/1.1 200 ")
@@ -148,8 +149,8 @@ async def test_what_is_not_http_gets_an_error_in_our_shape(server: Server, data:
 
 
 async def test_a_body_that_does_not_come_is_408(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "BODY_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(listener, "LINGER_S", 0.05)
+    monkeypatch.setattr(web_connection, "BODY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(web_connection, "LINGER_S", 0.05)
     answer = await server.said(server.head("POST", "/body", f"{JSON}Content-Length: 50\r\n") + b"{")
     assert answer.startswith(b"HTTP/1.1 408 ")
 
@@ -157,7 +158,7 @@ async def test_a_body_that_does_not_come_is_408(server: Server, monkeypatch: pyt
 async def test_a_declared_body_that_is_too_large_is_refused_before_it_is_sent(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "LINGER_S", 0.05)
+    monkeypatch.setattr(web_connection, "LINGER_S", 0.05)
     answer = await server.said(server.head("POST", "/body", f"{JSON}Content-Length: 99999999999\r\n"))
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert not server.pages.read
@@ -188,7 +189,7 @@ async def test_a_reader_who_does_not_read_is_dropped(server: Server, monkeypatch
 async def test_a_connection_on_which_nothing_is_asked_any_more_is_ended(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "KEEP_ALIVE_S", 0.02)
+    monkeypatch.setattr(web_connection, "KEEP_ALIVE_S", 0.02)
     reader, writer = await server.connect()
     writer.write(server.head())
     async with asyncio.timeout(BOUND_S):
@@ -219,8 +220,8 @@ async def test_each_rest_of_a_connection_counts_for_itself(server: Server) -> No
 async def test_an_idle_connection_makes_room_and_a_busy_one_does_not(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 2)
-    monkeypatch.setattr(listener, "RESERVED_CONNECTIONS", 0)
+    monkeypatch.setattr(web_connection, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(web_connection, "RESERVED_CONNECTIONS", 0)
     busy = []
     for _ in range(2):
         reader, writer = await server.connect()
@@ -483,7 +484,7 @@ async def test_where_clients_have_to_show_a_certificate_none_and_a_strangers_are
 async def test_a_handshake_that_does_not_come_ends_the_connection(
     ours: Certificates, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
-    monkeypatch.setattr(listener, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(web_connection, "HEAD_TIMEOUT_S", 0.05)
     async with Server(server_context(ours.certificate, ours.key)) as server:
         reader, writer = await server.connect()
         writer.write(said)

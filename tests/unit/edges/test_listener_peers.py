@@ -1,4 +1,4 @@
-"""``edges.listener``: peers that do not read, do not end, or send more than was asked for; answers in their order."""
+"""``edges.web_connection``: peers that do not read, do not end, or send more than they were asked for; order."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.unit.edges.web import BOUND_S, CLOSE, JSON, MAX_BODY_BYTES, SIZABLE_BYTES, Server, wait_until
-from trunkline.edges import listener, patience
-from trunkline.edges.listener import MAX_HEAD_BYTES
+from trunkline.edges import patience, web_connection
+from trunkline.edges.web_connection import MAX_HEAD_BYTES
 
 CHUNKED = f"{JSON}Transfer-Encoding: chunked\r\n"
 UPGRADE = (
@@ -99,7 +99,7 @@ async def test_who_pipelines_is_not_read_on_before_what_was_read_is_begun(server
     sock = deaf_client(server, server.head(path="/waiting") + server.head() * 2)
     await wait_until(lambda: server.pages.lasting == 1)
     [connection] = server.connections.connections
-    assert isinstance(connection, listener.Connection)
+    assert isinstance(connection, web_connection.Connection)
     assert connection.flow.read_paused
     # Whoever reads the body of the first would have more read.
     connection.flow.resume_reading()
@@ -113,7 +113,7 @@ async def test_who_pipelines_is_not_read_on_before_what_was_read_is_begun(server
 async def test_more_requests_than_may_wait_are_refused_after_the_answers(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "MAX_PIPELINED", 3)
+    monkeypatch.setattr(web_connection, "MAX_PIPELINED", 3)
     answer = await server.said(server.head() * 10)
     assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"200"] * 4 + [b"429"]
     assert b"limit.inflight" in answer
@@ -183,8 +183,8 @@ async def behind_a_waiting_request(server: Server, *pieces: bytes) -> bytes:
 async def test_an_empty_line_or_half_a_head_behind_a_request_does_not_end_it(
     server: Server, monkeypatch: pytest.MonkeyPatch, extra: bytes
 ) -> None:
-    monkeypatch.setattr(listener, "HEAD_TIMEOUT_S", 0.01)
-    monkeypatch.setattr(listener, "KEEP_ALIVE_S", 0.01)
+    monkeypatch.setattr(web_connection, "HEAD_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(web_connection, "KEEP_ALIVE_S", 0.01)
     reader, writer = await server.connect()
     writer.write(server.head(path="/waiting"))
     await wait_until(lambda: server.pages.lasting == 1)

@@ -23,7 +23,7 @@ from starlette.websockets import WebSocket
 from websockets.asyncio.client import connect
 
 from tests.unit.edges.web import BOUND_S, Server, wait_until
-from trunkline.edges import client, listener, tls
+from trunkline.edges import client, tls, web_connection
 from trunkline.edges.address import Address
 from trunkline.edges.answers import application, json_answer
 from trunkline.edges.client import Answer, Unreachable
@@ -185,8 +185,8 @@ def bare(port: int) -> socket.socket:
 async def test_a_handshake_that_never_ends_counts_as_a_connection_until_it_is_cut_off(
     own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert listener.HEAD_TIMEOUT_S <= 10
-    monkeypatch.setattr(listener, "HEAD_TIMEOUT_S", 0.3)
+    assert web_connection.HEAD_TIMEOUT_S <= 10
+    monkeypatch.setattr(web_connection, "HEAD_TIMEOUT_S", 0.3)
     async with Server(tls.server_context(own)) as server:
         with bare(server.port) as silent:
             await wait_until(lambda: len(server.connections.handshakes) == 1)
@@ -197,8 +197,8 @@ async def test_a_handshake_that_never_ends_counts_as_a_connection_until_it_is_cu
 
 
 async def test_the_oldest_of_too_many_handshakes_makes_room(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 3)
-    monkeypatch.setattr(listener, "RESERVED_CONNECTIONS", 1)
+    monkeypatch.setattr(web_connection, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(web_connection, "RESERVED_CONNECTIONS", 1)
     async with Server(tls.server_context(own)) as server:
         with contextlib.ExitStack() as stack:
             silent = [stack.enter_context(bare(server.port)) for _ in range(4)]

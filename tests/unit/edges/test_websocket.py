@@ -336,6 +336,17 @@ async def test_nothing_is_said_at_once_to_a_peer_that_does_not_read(server: Serv
     sock.close()
 
 
+async def test_a_peer_that_does_not_read_is_told_no_more_within_one_turn_than_in_many(server: Server) -> None:
+    sock = deaf(server)
+    await wait_until(lambda: bool(server.pages.sockets))
+    say = server.pages.sockets[0].scope["extensions"][SAY]
+    assert sum(say(b"x" * 1_000_000) for _ in range(50)) < 10
+    assert sum(say(b"x" * 1000) for _ in range(50)) == 0
+    [connection] = server.connections.connections
+    assert connection.transport.get_write_buffer_size() < 10_000_000  # type: ignore[union-attr]
+    sock.close()
+
+
 async def test_a_goodbye_to_a_peer_that_does_not_read_does_not_wait_for_it(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

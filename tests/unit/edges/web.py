@@ -17,8 +17,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from trunkline.edges.address import Address
 from trunkline.edges.answers import application, json_answer
 from trunkline.edges.bodies import read_body
-from trunkline.edges.listener import Connections, WebListener
+from trunkline.edges.listener import WebListener
 from trunkline.edges.request_scope import ANSWER, when_closed, when_lost
+from trunkline.edges.web_connection import Connections
 from trunkline.testing.memory import MemoryExchange
 
 BOUND_S = 5

@@ -17,7 +17,7 @@ from trunkline.edges.opensentience.launching import AgentLauncher
 from trunkline.events import AgentExited, AgentLaunched, Event, Noticed
 from trunkline.host import processes
 from trunkline.host.supervisor import AgentSpec, Supervisor
-from trunkline.model import AgentView
+from trunkline.shown import AgentView
 
 WAIT_S = 20.0
 

@@ -15,7 +15,7 @@ from msgspec import Raw
 from trunkline.config import Notify
 from trunkline.host import asked
 from trunkline.host.asked import MAX_LINES, AskedPeople
-from trunkline.model import Question
+from trunkline.shown import Question
 
 
 def question(approval_id: str) -> Question:

@@ -169,6 +169,18 @@ def test_the_doors_of_all_edges_are_there_for_the_one_that_listens() -> None:
     assert [door.prefixes for door in kit.edges.doors()] == [("/a",), ("/b",)]
 
 
+def test_two_edges_with_a_door_for_the_same_path_do_not_run_together() -> None:
+    """One of them would never be asked, and nobody would know."""
+
+    class Same(Noted):
+        def doors(self) -> Sequence[Door]:
+            return (Door(("/own", "/a"), nothing),)
+
+    kit = Kit(noted("a", []), Edge(name="b", make=lambda given: Same("b", given, [])))
+    with pytest.raises(ConfigError, match=re.escape("/a is a path of a and of b")):
+        kit.edges.doors()
+
+
 async def test_who_was_never_started_is_not_stopped() -> None:
     log: list[str] = []
     bad = {"started": ConfigError("no", "trunkline.toml:3")}

@@ -42,7 +42,7 @@ def sandbox(request: pytest.FixtureRequest, host: Host) -> Sandbox:
         # Only a machine that has none may skip. One that was tried and has a hole is a failure.
         assert any(reason in found.why_not for reason in MISSING), found.why_not
         pytest.skip(found.why_not)
-    host.supervisor._sandbox = found
+    host.supervisor.isolation.sandbox = found
     return found
 
 
@@ -83,7 +83,7 @@ def test_a_user_of_its_own_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_an_agent_whose_sandbox_does_not_hold_is_not_started_and_says_why(host: Host, tmp_path: Path) -> None:
-    host.supervisor._sandbox = NOTHING
+    host.supervisor.isolation.sandbox = NOTHING
     await launch(host, python("a", tmp_path, "pass", restart="never"))
     assert host.state("a") == "crashed"
     assert "nothing works here" in host.view("a").note
@@ -101,7 +101,7 @@ async def test_a_folder_that_cannot_be_made_ends_that_agents_start_and_nothing_e
 
 
 async def test_agents_that_run_without_are_named_in_one_warning(host: Host, tmp_path: Path) -> None:
-    host.supervisor._sandbox = NOTHING
+    host.supervisor.isolation.sandbox = NOTHING
     specs = [AgentSpec(name, ("sleep", "600"), str(tmp_path), isolation=None) for name in ("a", "b")]
     await launch(host, *specs, AgentSpec("c", ("sleep", "600"), str(tmp_path), isolation="none"))
     await host.pid("a")

@@ -238,7 +238,8 @@ async def test_a_keyring_is_waited_for_without_holding_up_anybody_and_a_stop_mea
     await owner.until(lambda: owner.said == f"{SECRET}\n".encode())
 
 
-def test_an_exchange_without_processes_keeps_nothing() -> None:
-    programs, owner = NoPrograms(), Owner
-    programs.keep(AgentProgram(id="x", command=("x",)), owner, edge="e", table="t")  # type: ignore[arg-type]
+async def test_an_exchange_without_processes_keeps_nothing() -> None:
+    programs, owner = NoPrograms(), Owner()
+    assert programs.keep(AgentProgram(id="x", command=("x",)), owner, edge="e", table="t") == ""
     programs.release("x")
+    assert (owner.run, owner.story, owner.said) == (None, [], b"")

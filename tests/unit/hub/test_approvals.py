@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.unit.hub.kit import ASK, BOSS, Asked, Kit, body, rules, tool
@@ -441,6 +443,19 @@ def test_identical_calls_do_not_need_room_for_a_further_question(kit: Kit) -> No
         kit.call("com.a/x", {"n": n}, by=GUEST)
     assert kit.call("com.a/x", {"n": 0}, by=GUEST).answer is None
     assert kit.call("com.a/x", {"n": 99}, by=GUEST).code == "policy.denied"
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [{"context": body({"project_root": "/home/me/notes"})}, {"actor": Actor("human", "anna")}],
+    ids=["context", "actor"],
+)
+def test_a_repeat_with_the_same_beside_its_input_needs_no_room_for_a_further_question(
+    kit: Kit, beside: dict[str, Any]
+) -> None:
+    asked = [kit.call("com.a/x", {"n": n}, by=GUEST, **beside) for n in range(MAX_OPEN_BY_ONE)]
+    assert kit.call("com.a/x", {"n": 0}, by=GUEST, **beside).approval_id == asked[0].approval_id
+    assert kit.call("com.a/x", {"n": 0}, by=GUEST).code == "policy.denied", "without it, it is another question"
 
 
 def test_changed_definitions_are_asked_about_five_at_a_time(kit: Kit) -> None:

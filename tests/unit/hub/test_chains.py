@@ -59,6 +59,24 @@ def test_a_call_is_shown_with_the_question_that_holds_up_a_call_inside_it() -> N
     assert seen.approval_id is None
 
 
+def test_a_question_that_is_not_on_disk_is_not_shown_through_the_calls_around_it_either() -> None:
+    kit = three(rules(("opensentience:com.b", "*", "ask"), ("*", "*", "allow")))
+    first = kit.call("com.a/x", by=GUEST)
+    second = kit.call("com.b/x", by="com.a", causation_id=first.call_id)
+    kit.has_disk = False
+    third = kit.call("com.c/x", by="com.b", causation_id=second.call_id)
+
+    def shown() -> list[str | None]:
+        listed = {view.call_id: view.approval_id for _, view in views.calls_in_memory(kit.hub, range(2**53), 500)}
+        alone = views.call(kit.hub, first.call_id)
+        assert alone is not None
+        return [alone.approval_id, listed[first.call_id], listed[second.call_id]]
+
+    assert shown() == [None, None, None]
+    kit.store()
+    assert shown() == [third.approval_id] * 3
+
+
 def test_a_call_is_held_up_by_one_that_its_own_caller_makes_for_it_and_by_nobody_elses() -> None:
     kit = three(rules(("*", "com.c/x", "ask"), ("*", "*", "allow")))
     first = kit.call("com.a/x", by=GUEST)

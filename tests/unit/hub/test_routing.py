@@ -11,6 +11,7 @@ from msgspec import Raw
 from tests.unit.hub.kit import ALL, BOSS, DESK, Asked, Kit, body, rules, tool
 from trunkline import entries, events
 from trunkline.hub import views
+from trunkline.hub.approvals import MAX_OPEN_BY_ONE
 from trunkline.hub.retry import PATIENCE_S
 from trunkline.model import (
     BreakerPolicy,
@@ -217,6 +218,15 @@ def test_a_candidate_that_policy_asks_about_is_passed_over_while_another_may_ser
     kit = Routed(rules(*ASKS_A))
     assert served_by(kit.call("com.r/x")) == ["com.a/x"]
     assert served_by(kit.call("com.r/x", by=SCRIPT)) == ["com.b/x"]
+
+
+def test_a_repeat_that_the_same_provider_would_serve_needs_no_room_for_a_further_question() -> None:
+    kit = Routed(rules(*ASKS_ALIKE))
+    asked = [kit.call("com.r/x", {"n": n}, by=SCRIPT) for n in range(MAX_OPEN_BY_ONE)]
+    assert {question.provider for question in kit.hub.approvals.views()} == {"com.a/x"}
+    assert kit.call("com.r/x", {"n": 0}, by=SCRIPT).approval_id == asked[0].approval_id
+    kit.order.reverse()
+    assert kit.call("com.r/x", {"n": 0}, by=SCRIPT).code == "policy.denied", "by another one, it is another question"
 
 
 def test_a_call_that_only_candidates_can_serve_that_policy_asks_about_asks() -> None:

@@ -13,7 +13,8 @@ from trunkline.errors import LedgerError
 from trunkline.ledger import search
 from trunkline.ledger.search import SearchIndex
 from trunkline.ledger.search_process import SearchProcess
-from trunkline.model import CallSearch, Fault, Status
+from trunkline.model import Fault, Status
+from trunkline.shown import CallSearch
 
 SECRET = "tlk_" + "s" * 43
 

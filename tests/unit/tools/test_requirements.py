@@ -151,10 +151,24 @@ def test_a_page_that_contradicts_itself_fails(
     assert any(line.startswith(f"error: {problem}") for line in lines)
 
 
-def test_a_page_without_rows_is_not_counted(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (root / "docs" / "protocols" / "README.md").write_text("# Protocols\n")
-    _, lines = run(root, capsys)
-    assert "Protocols" not in lines
+def test_a_page_without_rows_fails(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "docs" / "protocols" / "b.md").write_text("# Another protocol\n\nIts rows come later.\n")
+    code, lines = run(root, capsys)
+    assert (code, [line for line in lines if line.startswith("error: ")]) == (
+        1,
+        ["error: docs/protocols/b.md: this page has no rows"],
+    )
+
+
+def test_what_is_quoted_on_a_page_is_no_title_and_no_row(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quoted = "\n```python\n# peer.py\n| XX-004 | MUST | §3 | An example of a row. | a test |\n```\n"
+    code, lines = run(root, capsys, page=PAGE + quoted)
+    assert (code, lines[0]) == (0, "A protocol")
+    assert lines[-1] == "requirements: 1 of 3 covered"
+
+
+def test_the_first_title_of_a_page_counts(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(root, capsys, page=PAGE + "\n# An appendix\n")[1][0] == "A protocol"
 
 
 def test_the_command_ends_with_the_count(root: Path) -> None:

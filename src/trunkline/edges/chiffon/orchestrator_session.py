@@ -23,7 +23,8 @@ from trunkline.edges.chiffon.outbox import POLL_BYTES, Outbox, Outgoing
 from trunkline.edges.chiffon.session import Probe, State
 from trunkline.effects import Answer, Progress, ToSession, Wait
 from trunkline.events import CallRequested, Event
-from trunkline.model import EMPTY_OBJECT, CallView, Now, Principal, Status, ToolView
+from trunkline.model import EMPTY_OBJECT, Now, Principal, Status
+from trunkline.shown import CallView, ToolView
 
 # CH-030: between 5 and 30 seconds; a third of the time after which an orchestrator takes us as hung.
 STATUS_S: Final = 10.0

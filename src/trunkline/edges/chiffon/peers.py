@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from trunkline.config import Chiffon
 from trunkline.edges import client
-from trunkline.edges.bearer import token_sha256
+from trunkline.edges.bearer import token_sha256, whose
 from trunkline.edges.chiffon import messages
 from trunkline.edges.chiffon.agent_types import AgentType
 from trunkline.edges.chiffon.conversation import Conversation
@@ -109,11 +109,11 @@ class Peers:
         """Whose token this is (CH-101); malformed, unknown, revoked and expired ones are told the same."""
         if token is None:
             raise unauthorized(None, "missing")
-        digest = token_sha256(token)
-        principal = self.feed.identify(EDGE, digest)
+        principal = whose(self.feed, EDGE, token)
         # Nobody speaks for the exchange's own agents, whatever token was made.
         if principal is None or reserved_prefix(principal.identity.removeprefix(f"{EDGE}:")):
             raise unauthorized(None, "invalid")
+        digest = token_sha256(token)
         return Caller(principal, digest, self._shown_to(digest))
 
     def _shown_to(self, digest: str) -> str:

@@ -60,7 +60,7 @@ class ChiffonDoor:
             exception_handlers={Refused: self._on_refused, HTTPException: self._on_http, Exception: self._on_defect},
         )
         app.router.redirect_slashes = False
-        self.door = Door((PREFIX,), app, own_gate=True, edge=EDGE)
+        self.door = Door((PREFIX,), app, gate_of=EDGE)
 
     # -- routes --------------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,8 @@ from trunkline.edges.chiffon.tasks import RETRY, Task, Tasks
 from trunkline.edges.chiffon.translate import EDGE
 from trunkline.effects import Admit, CheckHealth, Close, ConfirmTools, Deliver, Refuse, ToSession
 from trunkline.events import AgentArrived, AgentLeft, CallFinished, Event, HealthReported, ToolsOffered
-from trunkline.model import BreakerPolicy, CallView, Health, Now, Peer, Status, fault, tool_agent
+from trunkline.model import BreakerPolicy, Health, Now, Peer, Status, fault, tool_agent
+from trunkline.shown import CallView
 
 # Silent point 15: a sign of life within this time is health.
 HEARTBEAT_S: Final = 30.0

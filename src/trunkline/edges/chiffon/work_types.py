@@ -11,7 +11,7 @@ from typing import Final
 
 from trunkline.edges.chiffon.translate import EDGE
 from trunkline.edges.exchange import Views
-from trunkline.model import ToolView
+from trunkline.shown import ToolView
 
 # Names in a refusal; more help nobody.
 MAX_SUPPORTED: Final = 200

@@ -36,8 +36,8 @@ class ConsoleEdge(RunningEdge):
         """The first that leads to a path has it: a code is asked for with a token, as everything under ``/v1``."""
         return (
             Door(("/console/code",), self.routes.codes),
-            Door((PATH,), self.live, own_gate=True, edge=EDGE),
-            Door(("/", "/console"), self.routes, own_gate=True, edge=EDGE, admits=self.routes.admitted),
+            Door((PATH,), self.live, gate_of=EDGE),
+            Door(("/", "/console"), self.routes, gate_of=EDGE, admits=self.routes.admitted),
         )
 
     async def start(self) -> None:

@@ -109,6 +109,10 @@ class Recent:
         """Something happened: a masked entry, or a piece of output of a running call."""
         head = _head(line)
         if head.kind != _PROGRESS:
+            if head.n != self.last + 1:
+                # What was recorded while nobody watched is not shown to who begins to, but for some that was not on
+                # disk then: places follow from numbers only behind the gap.
+                self._lines.clear()
             self._lines.append(_cut(head, line))
         elif self._output_bytes < MAX_OUTPUT_BYTES:
             data = _shortened(line)

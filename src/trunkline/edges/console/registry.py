@@ -15,7 +15,7 @@ import msgspec
 from trunkline.edges.console.messages import CHANGED, REGISTRY_CHANNEL
 from trunkline.edges.exchange import Views
 from trunkline.edges.pusher import frames
-from trunkline.model import AgentView
+from trunkline.shown import AgentView
 
 
 class Registry:

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trunkline.edges.answers import Refused, application, json_answer, principal_of
 from trunkline.edges.bearer import Throttle
-from trunkline.edges.bodies import decode, read_body
+from trunkline.edges.bodies import read_as
 from trunkline.edges.console import files
 from trunkline.edges.console.messages import CHANNELS, EDGE
 from trunkline.edges.console.signing_in import CODE_S, SIGN_IN_S, SignIn, SignIns
@@ -187,7 +187,7 @@ class Routes:
     async def auth(self, request: Request) -> ASGIApp:
         """``POST /console/auth``: the signature of a subscription on a live line of the same sign-in."""
         found = self._needed(request)
-        body = decode(AuthBody, await read_body(request.scope, request.receive, MAX_BODY_BYTES))
+        body = await read_as(request, AuthBody, MAX_BODY_BYTES)
         if not CHANNELS.base_of(body.channel_name):
             raise Refused(fault("not_found", f"channel_name: expected {' or '.join(CHANNELS.names)}"))
         secret = self._sign_ins.channel_secret(found)

@@ -23,6 +23,11 @@ class Lines:
         self.is_broken = False
 
     @property
+    def kept(self) -> int:
+        """Bytes of the line that has not ended."""
+        return len(self._started)
+
+    @property
     def trouble(self) -> str:
         """What was wrong, in words for a person."""
         return f"a line has more than {self._max_bytes} bytes" if self.is_broken else ""

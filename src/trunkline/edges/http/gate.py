@@ -22,13 +22,13 @@ from msgspec import Struct
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trunkline.edges.answers import error_body
-from trunkline.edges.bearer import Throttle, bearer_token, token_sha256
-from trunkline.edges.doors import Door, Route
+from trunkline.edges.bearer import Throttle, bearer_token, whose
+from trunkline.edges.doors import Door, TakingApp
 from trunkline.edges.exchange import Feed
 from trunkline.edges.hosts import is_our_host
-from trunkline.edges.listener import MAX_CONNECTIONS
 from trunkline.edges.request_scope import RESERVED, Serve, address_of
 from trunkline.edges.shares import FREE_BYTES, MAX_SHARE_BYTES, SHARE, Share, Shares
+from trunkline.edges.web_connection import MAX_CONNECTIONS
 from trunkline.model import Principal, fault
 
 EDGE: Final = "http"
@@ -80,7 +80,7 @@ class Gate:
         feed: Feed,
         app: ASGIApp,
         doors: Sequence[Door] = (),
-        routes: Mapping[tuple[str, str], Route] | None = None,
+        routes: Mapping[tuple[str, str], TakingApp] | None = None,
     ) -> None:
         self._feed = feed
         self._app = app
@@ -193,21 +193,11 @@ class Gate:
         who = ""
         if path in PUBLIC_PATHS:
             pass
-        elif door is not None and door.own_gate:
+        elif door is not None and door.gate_of:
             who = self._who_at(door, tokens)
         else:
-            token = bearer_token(tokens)
-            digest = token_sha256(token)
-            principal = self._feed.identify(EDGE, digest) if token else self._admitted(scope) if token is None else None
+            principal = self._identified(scope, tokens)
             if principal is not None:
-                scope["principal"] = principal
-                if scope["type"] == "websocket":
-                    # It stays open for days; the token it came with may be revoked meanwhile.
-                    scope["is_known"] = (
-                        (lambda: self._feed.identify(EDGE, digest) is not None)
-                        if token
-                        else (lambda: self._admitted(scope) is not None)
-                    )
                 if principal.is_operator:
                     return app, None
                 who = principal.identity
@@ -216,6 +206,22 @@ class Gate:
         # At once, and whoever it is: a guesser's refusal, which takes its time, would hold the place.
         return ONLY_OPERATOR if is_reserved else (app, who)
 
+    def _identified(self, scope: Scope, tokens: list[bytes]) -> Principal | None:
+        """Who asks, by a token of this edge or by other means if none is shown; the scope says it to who answers."""
+        token = bearer_token(tokens)
+        principal = self._admitted(scope) if token is None else whose(self._feed, EDGE, token)
+        if principal is None:
+            return None
+        scope["principal"] = principal
+        if scope["type"] == "websocket":
+            # It stays open for days; the token it came with may be revoked meanwhile.
+            scope["is_known"] = (
+                (lambda: whose(self._feed, EDGE, token) is not None)
+                if token
+                else (lambda: self._admitted(scope) is not None)
+            )
+        return principal
+
     def _admitted(self, scope: Scope) -> Principal | None:
         """Who shows by other means than a token who he is."""
         found = (door.admits(scope) for door in self._doors if door.admits is not None)
@@ -223,8 +229,7 @@ class Gate:
 
     def _who_at(self, door: Door, tokens: list[bytes]) -> str:
         """For whom a request before a door with its own gate counts: whose token it shows there, or all strangers."""
-        token = bearer_token(tokens)
-        principal = self._feed.identify(door.edge, token_sha256(token)) if token else None
+        principal = whose(self._feed, door.gate_of, bearer_token(tokens))
         return door.prefixes[0] if principal is None else principal.identity
 
     def _is_ours(self, host: bytes, server: tuple[str, int]) -> bool:

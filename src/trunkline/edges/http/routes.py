@@ -14,22 +14,22 @@ import itertools
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar, get_args
+from typing import Final, get_args
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from trunkline.edges.answers import Handler, Refused, application, encode, json_answer, principal_of, refusal
-from trunkline.edges.bodies import BadRequest, clip, decode, known_parameters, number_of, read_body
+from trunkline.edges.answers import Handler, application, encode, json_answer, principal_of, refusal
+from trunkline.edges.bodies import BadRequest, clip, known_parameters, number_of, read_as
 from trunkline.edges.client import EXPECTED_ENDPOINT, endpoint_of
 from trunkline.edges.doors import Door
 from trunkline.edges.edge import KeyTerms, one_of
 from trunkline.edges.exchange import AgentAction, Feed, Operator, Views
 from trunkline.edges.http import messages, metrics, sign_ins, translate
+from trunkline.edges.http.approvals import ApprovalRoutes
 from trunkline.edges.http.calls import NewCall
 from trunkline.edges.http.gate import Gate
 from trunkline.edges.http.page import PAGE, PAGE_HEADERS
@@ -39,27 +39,14 @@ from trunkline.edges.turns import Turns
 from trunkline.edges.waiting import Requests, ask, stored
 from trunkline.errors import ConfigError, LedgerError
 from trunkline.events import (
-    ApprovalAnswered,
     CancelRequested,
     DirectiveStated,
     SubscriptionEnded,
     TokenIssued,
     TokenRevoked,
 )
-from trunkline.model import (
-    NOBODY,
-    Behalf,
-    CallSearch,
-    CallView,
-    Circumstance,
-    Principal,
-    Question,
-    fault,
-    identity_of,
-    reserved_prefix,
-)
-from trunkline.rule_remarks import described
-from trunkline.standing_rules import NoStandingRule, StandingRule, also_let_go, rule_for
+from trunkline.model import Principal, fault, identity_of, reserved_prefix
+from trunkline.shown import CallSearch, CallView
 
 # One page of calls: what a person scrolls through, and what a program may ask for at once.
 PAGE_CALLS: Final = 50
@@ -83,7 +70,6 @@ PIECE_BYTES: Final = 65_536
 ANYBODY: Final = ""
 OPERATOR: Final = "operator"
 
-T = TypeVar("T", bound=Struct)
 _SHA256: Final = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
 
 
@@ -131,9 +117,7 @@ class Api:
             "/v1/calls": {"GET": (ANYBODY, self.calls), "POST": (ANYBODY, _past_the_router)},
             "/v1/calls/{call_id}": {"GET": (ANYBODY, self.call)},
             "/v1/calls/{call_id}/cancel": {"POST": (ANYBODY, self.cancel)},
-            "/v1/approvals": {"GET": ("approve", self.approvals)},
-            "/v1/approvals/{approval_id}": {"GET": ("approve", self.approval), "POST": ("approve", self.answer)},
-            "/v1/approvals/{approval_id}/rule": {"GET": (OPERATOR, self.rule), "POST": (OPERATOR, self.allow)},
+            **ApprovalRoutes(self._feed, self._views, self._operator).table("approve", OPERATOR),
             "/v1/directives": {"POST": (OPERATOR, self.new_directive)},
             "/v1/blobs/{sha256}": {"GET": (ANYBODY, self.blob)},
             "/v1/tokens": {"GET": (OPERATOR, self.tokens), "POST": (OPERATOR, self.new_token)},
@@ -254,7 +238,7 @@ class Api:
 
     async def cancel(self, request: Request) -> Response:
         """``POST /v1/calls/{id}/cancel``: 202 while the call still runs, 200 when it had ended."""
-        body = await _read(request, messages.CancelBody, optional=True)
+        body = await read_as(request, messages.CancelBody, messages.MAX_BODY_BYTES, optional=True)
         view = self._visible_call(request)
         if view is None:
             return refusal(_NO_CALL)
@@ -276,98 +260,9 @@ class Api:
 
     # -- people --------------------------------------------------------------------------------------------------------
 
-    async def approvals(self, _: Request) -> Response:
-        """``GET /v1/approvals``: the open questions, with everything their answer would be about."""
-        return json_answer({"approvals": self._views.questions()})
-
-    async def approval(self, request: Request) -> Response:
-        """``GET /v1/approvals/{id}``."""
-        return json_answer(self._question(request.path_params["approval_id"]))
-
-    def _question(self, approval_id: str) -> Question:
-        question = self._views.question(approval_id)
-        if question is None:
-            raise Refused(_NO_QUESTION)
-        return question
-
-    async def answer(self, request: Request) -> Response:
-        """``POST /v1/approvals/{id}``."""
-        body = await _read(request, messages.AnswerBody)
-        approval_id: str = request.path_params["approval_id"]
-        question = self._question(approval_id)
-        by, approved, reason = principal_of(request), body.decision == "approved", body.reason or ""
-        await self._answered(by, approval_id, approved=approved, reason=reason)
-        shape: dict[str, object] = {
-            "approval_id": question.approval_id,
-            "decision": body.decision,
-            "subject": question.subject,
-        }
-        if question.approval_id != approval_id:
-            shape["earlier_id"] = approval_id
-        if question.call_id is not None:
-            shape["call_id"] = question.call_id
-        if question.waiting > 1:
-            shape["still_waiting"] = question.waiting - 1
-        return json_answer(shape)
-
-    async def _answered(self, by: Principal, approval_id: str, *, approved: bool, reason: str = "") -> None:
-        reply = await ask(
-            self._feed, lambda session, ref: ApprovalAnswered(session, ref, by, approval_id, approved, reason)
-        )
-        if reply.fault is not None:
-            raise Refused(reply.fault)
-
-    async def rule(self, request: Request) -> Response:
-        """``GET /v1/approvals/{id}/rule``: the rules that would allow from now on what is asked. Nothing changes."""
-        question = self._question(request.path_params["approval_id"])
-        rule = self._rule_for(question, request.query_params.get("also_untrusted") == "true")
-        also = also_let_go(rule, question, self._views.questions())
-        passed_over = [described(one) for one in rule.passed_over(self._operator.policy().rules)]
-        shown = {"rule": rule.text, "also": also, "passed_over": passed_over, "approval_id": question.approval_id}
-        return json_answer(shown)
-
-    async def allow(self, request: Request) -> Response:
-        """``POST /v1/approvals/{id}/rule``: the same, written; what was shown has to be said. The call may go on."""
-        body = await _read(request, messages.RuleBody)
-        approval_id: str = request.path_params["approval_id"]
-        question = self._question(approval_id)
-        rule = self._rule_for(question, body.also_untrusted)
-        if rule.text != body.rule:
-            return refusal(fault("state.conflict", "the rules have changed since this one was shown; look again"))
-        also = also_let_go(rule, question, self._views.questions())
-        try:
-            self._operator.check_rule(rule)
-        except NoStandingRule as none:
-            return refusal(fault("state.conflict", clip(str(none)), details={"rule": none.rule}))
-        # First the answer to this question, which is this person's; the others are let go by the rules.
-        # By the name that he has seen: what was asked under it may have been another reason (decision 129).
-        await self._answered(principal_of(request), approval_id, approved=True, reason=body.reason or "")
-        try:
-            self._operator.put_in_force(rule)
-        except NoStandingRule as none:
-            return refusal(fault("state.conflict", clip(f"{_NO_RULE}: {none}"), details={"rule": none.rule}))
-        except ConfigError as error:
-            return refusal(fault("config.invalid", clip(f"{_NO_RULE}: {error}")))
-        shape = {"approval_id": question.approval_id, "call_id": question.call_id, "rule": rule.text, "also": also}
-        if question.approval_id != approval_id:
-            shape["earlier_id"] = approval_id
-        return json_answer(shape)
-
-    def _rule_for(self, question: Question, also_untrusted: bool) -> StandingRule:
-        behalf = Behalf(circumstances=(Circumstance.UNTRUSTED,)) if also_untrusted else NOBODY
-
-        def check(caller: str) -> Mapping[str, Any]:
-            return _plain(self._views.check(caller, question.tool_id or "", question.input, behalf))
-
-        rules = _plain(self._operator.policy())["rules"]
-        try:
-            return rule_for(_plain(question), rules, check, also_untrusted=also_untrusted)
-        except NoStandingRule as none:
-            raise Refused(fault("state.conflict", clip(str(none)))) from None
-
     async def new_directive(self, request: Request) -> Response:
         """``POST /v1/directives``: a stated intent, for one call. Only a person states one."""
-        body = await _read(request, messages.DirectiveBody)
+        body = await read_as(request, messages.DirectiveBody, messages.MAX_BODY_BYTES)
         by = principal_of(request)
         reply = await ask(
             self._feed,
@@ -383,7 +278,7 @@ class Api:
 
     async def new_token(self, request: Request) -> Response:
         """``POST /v1/tokens``: the secret is made here, shown in this answer, and kept nowhere."""
-        body = await _read(request, messages.TokenBody)
+        body = await read_as(request, messages.TokenBody, messages.MAX_BODY_BYTES)
         by, permissions = principal_of(request), body.permissions or ()
         kind = self._operator.token_kinds().get(body.edge)
         if kind is None:
@@ -448,11 +343,11 @@ class Api:
 
     async def policy(self, _: Request) -> Response:
         """``GET /v1/policy``: the rules in force, in the order in which they are tried."""
-        return json_answer({**_plain(self._operator.policy()), "warnings": self._operator.rule_warnings()})
+        return json_answer({**translate.plain(self._operator.policy()), "warnings": self._operator.rule_warnings()})
 
     async def check(self, request: Request) -> Response:
         """``POST /v1/policy/check``: what would happen, by which rule. Nothing is recorded."""
-        body = await _read(request, messages.CheckBody)
+        body = await read_as(request, messages.CheckBody, messages.MAX_BODY_BYTES)
         return json_answer(self._views.check(identity_of(body.caller), body.tool_id, _given(body.input)))
 
     async def reload(self, _: Request) -> Response:
@@ -536,11 +431,6 @@ class _LineStream:
 
 
 _NO_CALL: Final = fault("not_found", "no such call, or not one of yours")
-_NO_RULE: Final = "the call is approved, and no rule was written"
-_NO_QUESTION: Final = fault(
-    "not_found",
-    "no such open question: it was answered, withdrawn, or has expired; `trunkline approvals` lists what is open",
-)
 
 
 def _for(needed: str, handler: Handler) -> Handler:
@@ -577,12 +467,6 @@ def _unreachable(url: str) -> str:
     return ""
 
 
-def _plain(shape: Struct) -> dict[str, Any]:
-    """A shape as whoever asks over HTTP would see it."""
-    found: dict[str, Any] = msgspec.json.decode(encode(shape))
-    return found
-
-
 def _given(body: Raw) -> Raw | None:
     """An optional body, if there is one."""
     return None if bytes(body) == b"null" else body
@@ -591,9 +475,3 @@ def _given(body: Raw) -> Raw | None:
 async def _pieces(data: bytes) -> AsyncIterator[bytes]:
     for start in range(0, len(data), PIECE_BYTES):
         yield data[start : start + PIECE_BYTES]
-
-
-async def _read(request: Request, kind: type[T], *, optional: bool = False) -> T:
-    """The request's body."""
-    data = await read_body(request.scope, request.receive, messages.MAX_BODY_BYTES)
-    return kind() if optional and not data else decode(kind, data)

@@ -8,7 +8,8 @@ from typing import Final
 from starlette.requests import Request
 
 from trunkline.edges.bodies import BadRequest
-from trunkline.model import CallSearch, Principal, Status
+from trunkline.model import Principal, Status
+from trunkline.shown import CallSearch
 
 # Parameters that make a list of calls a search.
 PARAMETERS: Final = ("search", "tool", "caller", "status", "from", "to")

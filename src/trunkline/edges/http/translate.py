@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Raw
+import msgspec
+from msgspec import Raw, Struct
 
-from trunkline.edges.answers import error_shape
+from trunkline.edges.answers import encode, error_shape
 from trunkline.edges.http.messages import CallBody, CallShape, TokenBody, TokenShape
 from trunkline.effects import Answer, Progress, Wait
 from trunkline.events import CallRequested
-from trunkline.model import NOBODY, CallView, Principal, TokenView, stamp
+from trunkline.model import NOBODY, Principal, stamp
+from trunkline.shown import CallView, TokenView
 
 
 def call_requested(
@@ -29,6 +31,12 @@ def call_requested(
         session, ref, caller, body.tool_id, body.input, body.idempotency_key, body.timeout_ms, body.correlation_id,
         body.causation_id, None, None, None, None, announce, NOBODY, value,
     )  # fmt: skip
+
+
+def plain(shape: Struct) -> dict[str, Any]:
+    """A shape as whoever asks over HTTP would see it."""
+    found: dict[str, Any] = msgspec.json.decode(encode(shape))
+    return found
 
 
 def outcome(effect: Answer, tool_id: str, caller: str) -> CallShape:

@@ -33,7 +33,8 @@ from trunkline.edges.unattended import Unattended
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, QUIET, REF, Item, Requests, ask
 from trunkline.effects import Answer, Progress, Wait
 from trunkline.events import CallRequested, CancelRequested
-from trunkline.model import NOBODY, CallView, Status, fault
+from trunkline.model import NOBODY, Status, fault
+from trunkline.shown import CallView
 
 # How often a call that was approved and runs is looked at for the one who made it again: at once, then less and less.
 LOOK_AFTER_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5)
@@ -110,6 +111,7 @@ class McpCall(Unattended):
         self._calls.opened(self)
         request = self.request
         step, client = request.step, request.client
+        # By position, as for a call over HTTP: by keyword it takes a microsecond more.
         asked = CallRequested(
             self.number, REF, client.principal, request.tool.tool_id, step.arguments, step.key,
             step.timeout_ms, step.correlation_id, None, None, None, None, None, False, NOBODY, step.value,
@@ -312,7 +314,7 @@ class Calls:
             caller, tool_id = client.principal.identity, request.tool.tool_id
             problem = await self._awaiting.add(caller, tool_id, step.arguments, asked.call_id)
             if problem is not None:
-                # Not told to make it again: what would be known by is not on disk.
+                # Not told to make it again: what a repeat would be known by is not on disk.
                 await request.refuse(INTERNAL_ERROR, f"{problem.code}: {problem.message}")
                 return
         url = request.url(asked)

@@ -26,12 +26,11 @@ from trunkline.edges.exchange import Views
 from trunkline.edges.framing.json_rpc import INVALID_PARAMS
 from trunkline.edges.mcp.messages import BadMessage, encode
 from trunkline.edges.mcp.names import shown_name
-from trunkline.model import ToolView
+from trunkline.model import MOUNT_PREFIX
+from trunkline.shown import ToolView
 
 # Tools in one answer: with schemas of some KiB each it stays below a megabyte.
 PAGE_TOOLS: Final = 250
-# Agents of mounted MCP servers; their outputs have the protocol's own form.
-MOUNT_PREFIX: Final = "mcp."
 # A keyword of 2026-07-28 by which clients repeat arguments in headers. We read the body, so they need not.
 _HEADER_KEYWORD: Final = b'"x-mcp-header"'
 
@@ -161,7 +160,7 @@ def _output_schema(view: ToolView) -> object | None:
         return None
     value: Any = msgspec.json.decode(bytes(view.output_schema))
     if view.tool_id.startswith(MOUNT_PREFIX):
-        # Around it is what the server's result looks like as a whole.
+        # Around it is what the server's result looks like as a whole: outputs of theirs have the protocol's own form.
         inner = tool_results.structured(value)
         return inner if isinstance(inner, dict) and inner.get("type") == "object" else None
     return view.output_schema if isinstance(value, dict) and value.get("type") == "object" else None

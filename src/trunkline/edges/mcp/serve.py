@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from trunkline.edges import mcp_words
 from trunkline.edges.answers import error_body
-from trunkline.edges.bearer import Throttle, bearer_token, token_sha256
+from trunkline.edges.bearer import Throttle, bearer_token, whose
 from trunkline.edges.bodies import BadRequest, is_json, read_body
 from trunkline.edges.doors import Door
 from trunkline.edges.exchange import Feed, Views
@@ -33,7 +33,7 @@ from trunkline.edges.mcp.session_ids import SessionIds
 from trunkline.edges.mcp.steps import CallTool, Client
 from trunkline.edges.mcp.translate import EDGE, Wording
 from trunkline.edges.mcp_words import HANDSHAKE_VERSIONS, MODERN_VERSION
-from trunkline.edges.request_scope import Serve, when_closed
+from trunkline.edges.request_scope import Serve, address_of, when_closed
 from trunkline.edges.server_events import PING_S
 from trunkline.edges.shares import SHARE, Share, Shares
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, Requests, stored
@@ -71,14 +71,13 @@ class McpDoor:
         self._unread = Shares()
         self._handshake_wording = Wording(version, is_modern=False, home=home)
         self._modern_wording = Wording(version, is_modern=True, home=home)
-        self.door = Door((PATH,), self, own_gate=True, edge=EDGE, taking={("POST", PATH): self})
+        self.door = Door((PATH,), self, gate_of=EDGE, taking={("POST", PATH): self})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP request."""
         request = self._known(scope)
         if request is None:
-            client = scope["client"]
-            await self._throttle.refused(client[0] if client else "")
+            await self._throttle.refused(address_of(scope))
             out = Answering(scope, b"", Share(self._unread, ""), send)
             await out.say(UNAUTHORIZED, 401, (b"www-authenticate", b'Bearer realm="trunkline"'))
             return
@@ -116,8 +115,8 @@ class McpDoor:
         for name, value in scope["headers"]:
             headers.setdefault(name, []).append(value)
         token = bearer_token(headers.get(b"authorization", ()))
-        principal = self._feed.identify(EDGE, token_sha256(token))
-        if principal is None or not token:
+        principal = whose(self._feed, EDGE, token)
+        if principal is None:
             return None
         version = headers.get(VERSION_HEADER)
         is_modern = version is not None and version[0].decode("latin-1") not in HANDSHAKE_VERSIONS
@@ -268,7 +267,7 @@ class McpDoor:
                         return False
                     if item is CLOSING or item is FAILED:
                         return True
-                    if self._feed.identify(EDGE, request.token_sha256) is None:
+                    if whose(self._feed, EDGE, request.token) is None:
                         return True
                     await (request.out.tell(item) if isinstance(item, bytes) else request.out.live())
             finally:
@@ -333,9 +332,9 @@ class _HttpRequest:
         return None if not found else found[0].decode("latin-1")
 
     @property
-    def token_sha256(self) -> str:
-        """What its token is known by."""
-        return token_sha256(bearer_token(self.headers.get(b"authorization", ())))
+    def token(self) -> bytes | None:
+        """The token that it shows."""
+        return bearer_token(self.headers.get(b"authorization", ()))
 
     @property
     def url(self) -> str:

@@ -68,6 +68,8 @@ class SessionIds:
             data = base64.b64decode(session_id, altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             return None
+        if base64.urlsafe_b64encode(data).decode() != session_id:
+            return None  # another spelling of an id is not the id that ended
         head, code = data[:-CODE_BYTES], data[-CODE_BYTES:]
         if len(head) != 2 + NONCE_BYTES or not hmac.compare_digest(code, self._code(head, caller)):
             return None

@@ -12,11 +12,12 @@ import msgspec
 from msgspec import Raw, Struct
 
 from trunkline import hints
-from trunkline.edges.mcp.catalogue import MOUNT_PREFIX, Listed
+from trunkline.edges.mcp.catalogue import Listed
 from trunkline.edges.mcp.messages import encode
 from trunkline.edges.mcp_words import SERVER_INFO_KEY
 from trunkline.effects import Answer, Progress, Wait
-from trunkline.model import CallView, Fault, LargeOutput, Status, fault
+from trunkline.model import MOUNT_PREFIX, Fault, LargeOutput, Status, fault
+from trunkline.shown import CallView
 
 EDGE: Final = "mcp"
 CALL_ID: Final = "trunkline/call_id"
@@ -137,7 +138,9 @@ class Wording:
     def _failed(self, found: Outcome, meta: dict[str, Any]) -> bytes:
         why = found.fault or fault("tool.failed")
         meta = {**meta, FAULT: why}
-        text = self.hinted(f"{why.code}: {why.message}")
+        text = f"{why.code}: {why.message}"
+        if why.code not in hints.STRANGERS_WORDS:
+            text = self.hinted(text)
         if found.status is not Status.FAILED:
             text = f"{found.status.value}: {text}"
         return self.result({"content": [{"type": "text", "text": text}], "isError": True, "_meta": meta})

@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, Response
 from trunkline.edges.answers import application
 from trunkline.edges.doors import Door
 from trunkline.edges.exchange import Feed
+from trunkline.edges.mounts.names import EDGE
 
 CALLBACK_PATH: Final = "/oauth/callback"
 # Codes and states are far shorter.
@@ -54,7 +55,7 @@ def door(feed: Feed, finish: Finish) -> Door:
             return _page(200, "Signed in", "You can close this page.")
         return _page(400, "Not signed in", UNKNOWN if problem is None else problem)
 
-    return Door((CALLBACK_PATH,), application(feed, {CALLBACK_PATH: {"GET": back}}), own_gate=True)
+    return Door((CALLBACK_PATH,), application(feed, {CALLBACK_PATH: {"GET": back}}), gate_of=EDGE)
 
 
 def _page(status: int, title: str, text: str) -> Response:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from trunkline.config import Config, McpServer
 from trunkline.edges.edge import Edge, RunningEdge, Surroundings
-from trunkline.model import AgentView
+from trunkline.edges.mounts.names import EDGE
+from trunkline.shown import AgentView
 
 if TYPE_CHECKING:
     from trunkline.edges.doors import Door
     from trunkline.edges.exchange import AgentAction, SignInAddress
     from trunkline.edges.mounts.mounted import Mounted
 
-NAME: Final = "mounts"
 # Variables that name a proxy; not followed (decision 115).
 PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
 
@@ -98,4 +98,4 @@ class MountsEdge(RunningEdge):
         )
 
 
-MOUNTS: Final = Edge(name=NAME, make=MountsEdge)
+MOUNTS: Final = Edge(name=EDGE, make=MountsEdge)

@@ -20,6 +20,7 @@ from msgspec import Struct
 from trunkline.addresses import shown
 from trunkline.edges.client import Endpoint, Unreachable
 from trunkline.edges.framing.lines import Lines
+from trunkline.edges.shares import Share
 from trunkline.error_words import in_words
 
 # A host that does not answer, and a handshake of TLS.
@@ -43,13 +44,14 @@ class NotConnected(Unreachable):
 class Answer:
     """The head of an answer; ``pieces`` is its body, as it arrives."""
 
-    def __init__(self, reader: asyncio.StreamReader) -> None:
+    def __init__(self, reader: asyncio.StreamReader, share: Share) -> None:
         self.headers: dict[str, str] = {}
         self.status = 0
         self.is_over = False
         # Whether the connection can be used again.
         self.is_reusable = False
         self._reader = reader
+        self._share = share
         self._has_head = False
         self._read: list[bytes] = []
         self._parser = httptools.HttpResponseParser(self)
@@ -88,10 +90,16 @@ class Answer:
             size += len(piece)
             if size > max_bytes:
                 raise Unreachable("an answer is too long")
+            self.keep(size)
             parts.append(piece)
         if not self.is_over:
             raise Unreachable("an answer broke off")
         return b"".join(parts)
+
+    def keep(self, size: int) -> None:
+        """Count what is kept of it; ``Unreachable`` if that is more than is kept of this server, or of all."""
+        if not self._share.try_set_size(size):
+            raise Unreachable("more of its answers is on its way than is kept")
 
     async def _more(self) -> int:
         try:
@@ -145,9 +153,13 @@ class _Resting(Struct):
 class Connections:
     """All connections to one server."""
 
-    def __init__(self, place: Endpoint, tls: ssl.SSLContext | None, address: str = "") -> None:
-        """``address`` is where the host was found, if that was looked at before; its name is what counts for TLS."""
+    def __init__(self, place: Endpoint, tls: ssl.SSLContext | None, share: Share, address: str = "") -> None:
+        """``address`` is where the host was found, if that was looked at before; its name is what counts for TLS.
+
+        ``share`` is the server's, of what is kept of answers that have not ended.
+        """
         self._place = place
+        self._share = share
         self._address = address or place.host
         self._tls = tls if place.is_tls else None
         self._resting: list[_Resting] = []
@@ -156,7 +168,8 @@ class Connections:
     async def request(self, method: str, headers: Mapping[str, str], body: bytes = b"") -> AsyncIterator[Answer]:
         """Ask; the answer can be read inside. ``Unreachable`` if there is none (``NotConnected``: nothing was sent)."""
         reader, writer = await self._connection()
-        answer = Answer(reader)
+        share = self._share.beside()
+        answer = Answer(reader, share)
         try:
             try:
                 writer.write(self._head(method, headers, body) + body)
@@ -166,6 +179,7 @@ class Connections:
             await answer.head()
             yield answer
         finally:
+            share.end()
             if answer.is_reusable and len(self._resting) < MAX_RESTING:
                 self._resting.append(_Resting(reader, writer, asyncio.get_running_loop().time()))
             else:
@@ -215,8 +229,8 @@ class EventReader:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._lines = Lines(max_bytes)
-        self._data: list[bytes] = []
-        self._size = 0
+        # One after the other, each with a line break behind it: a stranger may send a million of them.
+        self._data = bytearray()
         self._event = b""
         self._id = ""
         self.is_broken = False
@@ -227,22 +241,28 @@ class EventReader:
             return []
         read = (self._line(line.removesuffix(b"\r")) for line in self._lines.receive(piece))
         found = [event for event in read if event is not None]
-        self.is_broken = self._lines.is_broken or self._size > self._max_bytes
+        self.is_broken = self._lines.is_broken or len(self._data) > self._max_bytes
         return found
+
+    @property
+    def kept(self) -> int:
+        """Bytes of the event that has not ended."""
+        return len(self._data) + self._lines.kept
 
     def _line(self, line: bytes) -> SentEvent | None:
         if not line:
-            data, name = b"\n".join(self._data), self._event
+            data, name = bytes(self._data[:-1]), self._event
             had_data = bool(self._data)
-            self._data, self._size, self._event = [], 0, b""
+            self._data.clear()
+            self._event = b""
             if not had_data and not self._id:
                 return None
             return SentEvent(data if name in {b"", b"message"} else b"", self._id)
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
-            self._data.append(value)
-            self._size += len(value) + 1
+            self._data += value
+            self._data += b"\n"
         elif field == b"event":
             self._event = value[:MAX_EVENT_NAME_BYTES]
         elif (

@@ -23,6 +23,7 @@ from trunkline.config import McpServer
 from trunkline.edges.edge import Surroundings
 from trunkline.edges.exchange import BaseSink, Timer
 from trunkline.edges.mounts import header_arguments, translate
+from trunkline.edges.mounts.names import AGENT_EDGE
 from trunkline.edges.mounts.session import (
     Answered,
     Broken,
@@ -35,7 +36,7 @@ from trunkline.edges.mounts.session import (
     ToolsChanged,
     ToolsListed,
 )
-from trunkline.edges.mounts.translate import AGENT_EDGE, Bound, Offer
+from trunkline.edges.mounts.translate import Bound, Offer
 from trunkline.edges.offers import LEAST_TOOL_BYTES, JudgingBudget
 from trunkline.effects import Admit, Cancel, ConfirmTools, Deliver, Refuse, ToSession
 from trunkline.events import (

@@ -13,11 +13,12 @@ from trunkline.edges.background import Background
 from trunkline.edges.edge import Surroundings
 from trunkline.edges.exchange import SignInAddress
 from trunkline.edges.mounts.mount import Mount
+from trunkline.edges.mounts.names import AGENT_EDGE, TABLE
 from trunkline.edges.mounts.piped import PipedServer, program
-from trunkline.edges.mounts.translate import AGENT_EDGE, TABLE
 from trunkline.edges.offers import JudgingBudget
+from trunkline.edges.shares import Share, Shares
 from trunkline.errors import SignInRefused
-from trunkline.model import AgentView
+from trunkline.shown import AgentView
 
 if TYPE_CHECKING:
     from trunkline.edges.exchange import AgentAction
@@ -34,6 +35,8 @@ class Mounted:
         self._background = Background(given.feed)
         self._mounts: dict[str, Mount] = {}
         self._remote: dict[str, RemoteServer] = {}
+        # What is kept of answers that have not ended, of all servers that are reached elsewhere.
+        self._answers = Shares()
 
     def set(self, servers: Sequence[McpServer]) -> Mapping[str, Sequence[str]]:
         """Have these, and no others; which agents were started, restarted and stopped, and which cannot start."""
@@ -59,7 +62,9 @@ class Mounted:
             return self._given.programs.keep(program(server), PipedServer(mount), edge=AGENT_EDGE, table=TABLE)
         from trunkline.edges.mounts.remote import RemoteServer
 
-        remote = self._remote[server.agent_id] = RemoteServer(self._given, mount, self._background)
+        remote = self._remote[server.agent_id] = RemoteServer(
+            self._given, mount, self._background, Share(self._answers, server.agent_id)
+        )
         remote.start()
         return ""
 

@@ -29,13 +29,14 @@ from trunkline.edges.framing.lines import MAX_LINE_BYTES
 from trunkline.edges.mounts import messages
 from trunkline.edges.mounts.http_streams import Answer, Connections, EventReader, NotConnected
 from trunkline.edges.mounts.mount import Mount
+from trunkline.edges.mounts.names import AGENT_EDGE
 from trunkline.edges.mounts.notices import Notices
 from trunkline.edges.mounts.session import Outgoing
 from trunkline.edges.mounts.signing_in import SigningIn
-from trunkline.edges.mounts.translate import AGENT_EDGE
+from trunkline.edges.shares import Share
 from trunkline.errors import SecretMissing
-from trunkline.model import AgentView
 from trunkline.secret_references import Found
+from trunkline.shown import AgentView
 
 log = logging.getLogger("trunkline")
 
@@ -64,8 +65,10 @@ SIGNED_OUT: Final = "signed-out"
 class RemoteServer:
     """One of them: ``mount.Link``, while there is a conversation."""
 
-    def __init__(self, given: Surroundings, mount: Mount, background: Background) -> None:
+    def __init__(self, given: Surroundings, mount: Mount, background: Background, share: Share) -> None:
+        """``share`` is its own, of what is kept of answers that have not ended."""
         self._given = given
+        self._share = share
         self._mount = mount
         self._background = background
         assert mount.server.url is not None
@@ -185,7 +188,8 @@ class RemoteServer:
         """One conversation, to its end; why it ended."""
         over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._over = over
-        self._connections = Connections(self._place, tls.client_context() if self._place.is_tls else None)
+        trust = tls.client_context() if self._place.is_tls else None
+        self._connections = Connections(self._place, trust, self._share)
         self._session_id, self._greeting, self._wants_more = "", None, ""
         self._mount.connected(self, None)
         began = asyncio.get_running_loop().time()
@@ -362,6 +366,7 @@ class RemoteServer:
                 last_id = event.event_id or last_id
                 if event.data:
                     self._mount.heard(event.data)
+            answer.keep(events.kept)
             if events.is_broken:
                 self.give_up(f"an event has more than {MAX_LINE_BYTES} bytes")
                 return ""

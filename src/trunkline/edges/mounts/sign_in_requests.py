@@ -18,8 +18,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from trunkline.edges import tls
-from trunkline.edges.client import Unreachable, endpoint_of
+from trunkline.edges.client import Endpoint, Unreachable, endpoint_of
 from trunkline.edges.mounts.http_streams import Connections
+from trunkline.edges.shares import Share, Shares
 from trunkline.error_words import in_words
 from trunkline.errors import SignInRefused
 
@@ -58,6 +59,25 @@ async def is_public_place(url: str) -> bool:
     return any(map(is_public, found))
 
 
+async def check_place(url: str, *, may_be_private: bool) -> None:
+    """``SignInRefused`` if a person's browser may not be sent there; it asks from where the person is, as we would."""
+    place = endpoint_of(url)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            found = await addresses_of(place.host, place.port)
+    except (OSError, TimeoutError) as error:
+        raise Unreachable(f"{place.host}: {in_words(error)}") from None
+    _check_addresses(place, found, may_be_private=may_be_private)
+
+
+def _check_addresses(place: Endpoint, found: list[str], *, may_be_private: bool) -> None:
+    if not may_be_private and not all(map(is_public, found)):
+        raise SignInRefused(
+            f"{place.host} is not on the public network, and the server that names it is: "
+            "if that is meant to be so, name it as `issuer` of the server's `oauth`"
+        )
+
+
 async def ask(
     method: str, url: str, headers: Mapping[str, str], body: bytes = b"", *, may_be_private: bool
 ) -> tuple[int, bytes]:
@@ -69,13 +89,10 @@ async def ask(
     try:
         async with asyncio.timeout(TIMEOUT_S):
             found = await addresses_of(place.host, place.port)
-            if not may_be_private and not all(map(is_public, found)):
-                raise SignInRefused(
-                    f"{place.host} is not on the public network, and the server that names it is: "
-                    "if that is meant to be so, name it as `issuer` of the server's `oauth`"
-                )
+            _check_addresses(place, found, may_be_private=may_be_private)
             trust = tls.client_context() if place.is_tls else None
-            connections = Connections(place, trust, address=found[0])
+            # One answer, which has a bound of its own.
+            connections = Connections(place, trust, Share(Shares(), ""), address=found[0])
             try:
                 async with connections.request(method, {"accept": "application/json", **headers}, body) as answer:
                     return answer.status, await answer.body(MAX_ANSWER_BYTES)

@@ -29,10 +29,10 @@ from trunkline.edges.edge import Surroundings
 from trunkline.edges.exchange import SignInAddress
 from trunkline.edges.mounts import oauth
 from trunkline.edges.mounts.callback import CALLBACK_PATH
-from trunkline.edges.mounts.edge import NAME
+from trunkline.edges.mounts.names import EDGE
 from trunkline.edges.mounts.oauth import Challenge, Client, Granted
 from trunkline.edges.mounts.sign_in_file import Kept, SignInFile
-from trunkline.edges.mounts.sign_in_requests import ask, is_public_place
+from trunkline.edges.mounts.sign_in_requests import ask, check_place, is_public_place
 from trunkline.error_words import in_words
 from trunkline.errors import ConfigError, SecretMissing, SignInRefused
 from trunkline.events import Noticed
@@ -205,7 +205,7 @@ class SigningIn:
         self._pending, self._kept, self._is_loaded = None, None, True
         self.is_wanted, self.last = True, ""
         await asyncio.to_thread(self._file.remove)
-        self._given.feed.feed([Noticed("mounts.signed_out", NAME, who=self._server.agent_id)])
+        self._given.feed.feed([Noticed("mounts.signed_out", EDGE, who=self._server.agent_id)])
 
     # -- a person ------------------------------------------------------------------------------------------------------
 
@@ -246,6 +246,7 @@ class SigningIn:
         # Whom the operator named, or who is where the server is, may be on a private network.
         may_be_private = bool(wanted.issuer) or not await is_public_place(self._url)
         server = await self._authorization_server(issuer, may_be_private=may_be_private)
+        await check_place(server.authorization_endpoint, may_be_private=may_be_private)
         scope = oauth.scopes(wanted.scope, self._asked, described, server)
         kept = Kept(issuer, server.token_endpoint, resource, "", scope=scope)
         kept = await self._as_client(kept, server, redirect_uri, may_be_private=may_be_private)
@@ -348,7 +349,7 @@ class SigningIn:
         # A token that is minutes old may be renewed at once, if the server does not take it.
         self._renewed_at = float("-inf")
         self.is_wanted, self.last = False, "done"
-        self._given.feed.feed([Noticed("mounts.signed_in", NAME, who=self._server.agent_id)])
+        self._given.feed.feed([Noticed("mounts.signed_in", EDGE, who=self._server.agent_id)])
         self.done.set()
         return ""
 

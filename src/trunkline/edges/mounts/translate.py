@@ -23,10 +23,6 @@ from trunkline.edges.mounts.header_arguments import Places
 from trunkline.edges.mounts.messages import encode
 from trunkline.model import TOOL_NAME, Fault, Status, ToolDefinition, fault
 
-# What stands for this edge where its agents are named, `mcp.<id>` and `mcp` on record; the edge itself is `mounts`.
-AGENT_EDGE: Final = "mcp"
-TABLE: Final = "[[mcp]]"
-
 # A page; long ones teach a model what it should not learn from a list.
 MAX_DESCRIPTION_CHARS: Final = 16_384
 MAX_TITLE_CHARS: Final = 256
@@ -145,13 +141,15 @@ def offer(
         definitions.append(read)
         bound[name] = Bound(messages.CALL_TOOL, tool.name, read.side_effects, places or ())
     has = {"resources": has_resources, "prompts": has_prompts}
+    # That they only read is a server's claim like any other: each is sent texts of a caller.
+    may_act = not server.trust_annotations
     for name, (kind, method, text, schema) in _LISTS.items():
         if has[kind]:
             tool_id = f"{server.agent_id}/{name}"
             definitions.append(
-                ToolDefinition(tool_id, text, Raw(encode(schema)), side_effects=False, capabilities=CANCELABLE)
+                ToolDefinition(tool_id, text, Raw(encode(schema)), side_effects=may_act, capabilities=CANCELABLE)
             )
-            bound[name] = Bound(method, side_effects=False)
+            bound[name] = Bound(method, side_effects=may_act)
     return Offer(tuple(definitions), tuple(rejected), bound)
 
 

@@ -19,7 +19,8 @@ from trunkline.edges.nostr.events import Draft
 from trunkline.edges.nostr.messages import Announcement, Capabilities, Capacity, Pricing, Stability
 from trunkline.edges.nostr.offer import Offer
 from trunkline.edges.nostr.provider import EDGE, Tally
-from trunkline.model import CallView, Now, Status
+from trunkline.model import Now, Status
+from trunkline.shown import CallView
 
 # The tag ``d``: of one provider the newest announcement of this name counts.
 NAME: Final = "trunkline"

@@ -7,12 +7,14 @@ Theory of operation, of one call::
 
 A provider that fails, lies or says nothing in its time is replaced by the next one; one that was silent may still
 answer. The time is over, nobody is left, or the call is canceled: what is still open is taken back (NIP-09), and the
-call ends. Every request is on record before a relay hears of it; after a restart the exchange delivers the call again,
-and the requests on record are told again as they are. What was received is not on record: relays tell it again.
+call ends. Every request is on record before a relay hears of it, and every payment before anybody is asked for it;
+after a restart the exchange delivers the call again, the requests on record are told again as they are, the same
+payments are waited for, and the time goes on from where it was. What was received is not on record: relays tell it
+again.
 
 Pure: time, chance and announcements come in, events and signed requests go out. Does not own relays (``client``),
-the form of an order (``orders``), what a result is worth (``results``), who can do a job (``discovery``) or how
-providers did before (``provider_records``).
+the form of an order (``orders``) or of its steps (``order_record``), whom to ask (``asking``), what a result is worth
+(``results``) or how providers did before (``provider_records``).
 
 Invariant: each call ends once. A provider is asked once for a call. Only the provider that was asked can answer.
 """
@@ -28,13 +30,16 @@ import msgspec
 from msgspec import Raw, Struct
 
 from trunkline.config import Nostr
-from trunkline.edges.nostr import messages, order_calls, orders, results
+from trunkline.edges.nostr import messages, order_calls, order_record, orders, results
+from trunkline.edges.nostr.asking import Asking
 from trunkline.edges.nostr.discovery import Book
 from trunkline.edges.nostr.events import Event, signed
 from trunkline.edges.nostr.keys import Signer, npub_of
+from trunkline.edges.nostr.lookups import Lookups
 from trunkline.edges.nostr.messages import BadMessage, JobFeedback, Status
 from trunkline.edges.nostr.order_calls import JUDGE, PAY, BadDemand
-from trunkline.edges.nostr.orders import ASKED, OVER, PROCESS, VERDICT, BadOrder, EndPayments, Order, Request
+from trunkline.edges.nostr.order_record import ASKED, OVER, PAYING, PROCESS, VERDICT
+from trunkline.edges.nostr.orders import BadOrder, EndPayments, Order, Paying, Request
 from trunkline.edges.nostr.provider_records import Fate, Records
 from trunkline.edges.nostr.results import Finding, Received
 from trunkline.effects import Answer, Cancel, Deliver, Reply
@@ -45,8 +50,7 @@ from trunkline.jobs.schemas import SANDBOX
 from trunkline.jobs.verification import MOST_MORE, JobVerdict
 from trunkline.model import Fault, Now, fault
 from trunkline.model import Status as CallStatus
-from trunkline.money.rail import Way
-from trunkline.money.wallet import Paid
+from trunkline.shown import CallView
 
 EDGE: Final = "nostr"
 # Right after a start announcements come in one by one.
@@ -57,7 +61,6 @@ WORKING_TIMES: Final = 4.0
 RESULT_FOLLOWS_S: Final = 5.0
 # What of one provider's feedback is shown; the rest is more of the same.
 MAX_SHOWN: Final = 100
-MAX_SHOWN_CHARS: Final = 4096
 # Calls from before a restart that have not come again are looked up so often.
 LOST_S: Final = 30.0
 
@@ -75,23 +78,6 @@ class ListenAgain(Struct, frozen=True):
 Output = Happened | Say | ListenAgain | EndPayments
 
 
-class Lookups(Struct, frozen=True):
-    """What the process asks the exchange."""
-
-    # Steps on record of one call that is open.
-    steps: Callable[[str], Sequence[ProcessStep]]
-    # Whether a call is still open.
-    is_open: Callable[[str], bool]
-    # Why a call may not go on by the rules of now.
-    denied: Callable[[str], Fault | None]
-    # What somebody, an npub, was paid before.
-    paid_before: Callable[[str], Paid]
-    # The call that had the money of an invoice held for an order, by the payment hash and the order; empty if none did.
-    held_by: Callable[[str, str], str]
-    # How what somebody asks to be paid by would be paid with the money that is here; None if it cannot be.
-    way: Callable[[str], Way | None]
-
-
 class Buyer:
     """All jobs that are being bought. ``session`` is the agent's conversation, set whenever it comes in."""
 
@@ -107,16 +93,15 @@ class Buyer:
     ) -> None:
         self._settings = settings
         self._signer = signer
-        self._book = book
+        self._asking = Asking(settings, signer, book, entropy)
         self._records = records
         self._lookups = lookups
-        self._entropy = entropy
         self._chance = chance
         self.session = 0
         self._orders: dict[str, Order] = {}
         self._by_request: dict[str, Order] = {}
-        # Calls from before a restart that were not delivered again yet, with their requests.
-        self._expected: dict[str, list[str]] = {}
+        # Calls from before a restart that were not delivered again yet, with their steps.
+        self._expected: dict[str, Sequence[ProcessStep]] = {}
         self._look_at = 0.0
         self._out: list[Output] = []
         self.counts = dict.fromkeys(("succeeded", "failed", "canceled"), 0)
@@ -141,17 +126,23 @@ class Buyer:
         self, open_steps: Mapping[str, Sequence[ProcessStep]], providers: Mapping[str, Sequence[ProcessStep]], now: Now
     ) -> list[Output]:
         """What is on record: requests whose calls will be delivered again, or have ended; and how providers did."""
-        self._records.take_up(providers)
-        self._expected = {call_id: orders.asked_ids(steps) for call_id, steps in open_steps.items()}
+        self._out += self._records.take_up(providers)
+        self._expected = dict(open_steps)
         self._look(now)
         return self._take()
 
     def _look(self, now: Now) -> None:
-        """Take back the requests of calls that ended without us."""
+        """Take back the requests of calls that ended without us; nobody is asked any more whether to pay for them."""
         self._look_at = now.mono + LOST_S
         for call_id in [call_id for call_id in self._expected if not self._lookups.is_open(call_id)]:
-            self._take_back(self._expected.pop(call_id), now)
-            self._step(call_id, VERDICT, Raw(b'{"state":"lost"}'), done=True)
+            steps = self._expected.pop(call_id)
+            self._take_back(order_record.asked_ids(steps), now)
+            payments = order_record.payments(steps)
+            for payment in payments:
+                made = self._lookups.made_by(call_id, order_calls.pay_key(call_id, payment.payment_hash))
+                if made is not None and not made.status.is_outcome:
+                    self._out.append(order_calls.lost_call_ends(self.session, made))
+            self._step(call_id, VERDICT, Raw(b'{"state":"lost"}'), done=not payments)
             self._out.append(EndPayments(call_id, None))
 
     def forget_all(self) -> list[str]:
@@ -188,11 +179,14 @@ class Buyer:
             return
         self._orders[call.call_id] = order
         if call.attempt > 1:
-            orders.take_up(order, self._lookups.steps(call.call_id), now.mono)
+            order_record.take_up(order, self._lookups.steps(call.call_id), now)
             self._by_request.update(dict.fromkeys(order.requests, order))
             self._out += [Say(request.event) for request in order.open_requests()]
             if order.requests:
                 self._out.append(ListenAgain())
+            for request in order.open_requests():
+                if request.paying is not None:
+                    self._pay(order, request, request.paying, now)
         self._advance(order, now)
 
     def _cancel(self, effect: Cancel, now: Now) -> None:
@@ -282,44 +276,68 @@ class Buyer:
         self._show(order, request, said)
 
     def _ask_to_pay(self, order: Order, request: Request, said: JobFeedback, event: Event, now: Now) -> None:
-        """A provider wants money first: a call of its own, which a person is asked about. Once for each provider."""
-        if request.paying is not None:
+        """A provider wants money first: a call of its own, which a person is asked about. Once for each provider, and
+        once more if it was restarted as we were: then its invoice of before is not good any more.
+        """
+        before = request.paying
+        if order.is_late or (before is not None and not (before.is_taken_up and before.state == "asked")):
             return
         try:
             how = (self._settings.wallet, self._signer, self._lookups.way)
-            request.paying = paying = order_calls.demanded(order, said, event, *how)
+            known = self._lookups.paid_before(npub_of(request.provider))
+            paying = order_calls.demanded(order, said, event, *how, known)
         except BadDemand as error:
-            self._over(order, request, "failed", str(error), now)
+            if before is None:
+                self._take_back([request.event.id], now)
+                self._over(order, request, "failed", str(error), now)
             return
+        if before is not None:
+            if before.payment_hash == paying.payment_hash:
+                return
+            self._out.append(order_calls.unpaid_call_ends(self.session, order, request, before))
+        request.paying = paying
+        self._step(order.call_id, PAYING, order_record.paying_step(request, paying))
+        self._pay(order, request, paying, now)
+
+    def _pay(self, order: Order, request: Request, paying: Paying, now: Now) -> None:
+        """Have it paid, by the same call whenever it is asked; unless it is held, or was handed over."""
         request.state, request.due, request.is_silent = "working", order.deadline, False
         held_by = self._lookups.held_by(paying.payment_hash, order.call_id)
         if held_by:
-            # From before a restart: the provider only says it again.
-            paying.state, paying.call_id = "done", held_by
-            return
-        before = self._lookups.paid_before(npub_of(request.provider))
-        self._out.append(order_calls.pay_call(self.session, order, request, paying, before))
+            paying.preimage = "" if paying.mint else self._lookups.preimage_of(paying.payment_hash)
+            paying.state, paying.call_id, paying.is_prepaid = "done", held_by, bool(paying.mint or paying.preimage)
+            self._wait_for_paid(order, request, now)
+        elif order.is_late and self._made(order, paying) is None:
+            paying.state, paying.why = "over", "the time of the job was over"
+        else:
+            self._out.append(order_calls.pay_call(self.session, order, request, paying))
+
+    def _made(self, order: Order, paying: Paying) -> CallView | None:
+        """The call that pays this, if it is on record."""
+        return self._lookups.made_by(order.call_id, order_calls.pay_key(order.call_id, paying.payment_hash))
+
+    @staticmethod
+    def _wait_for_paid(order: Order, request: Request, now: Now) -> None:
+        """It has its money: it may take as long as one that has begun."""
+        request.due = now.mono + max(order.patience_s * WORKING_TIMES, float(order.need.minutes) * 60)
 
     def _pay_answered(self, answer: Answer, now: Now) -> None:
         """It is held or paid, or it is not; where nobody knows, it is not tried again."""
-        name = answer.ref.removeprefix(PAY)
+        name, _, payment_hash = answer.ref.removeprefix(PAY).partition(" ")
         order = self._by_request.get(name)
         request = None if order is None else order.requests[name]
         paying = None if request is None else request.paying
-        if order is None or request is None or paying is None:
+        if order is None or request is None or paying is None or paying.payment_hash != payment_hash:
             return
-        paying.call_id = answer.call_id or ""
-        if answer.status is CallStatus.SUCCEEDED:
-            paying.state = "done"
-            paying.preimage = order_calls.preimage_of(answer.output)
-            request.due = now.mono + max(order.patience_s * WORKING_TIMES, float(order.need.minutes) * 60)
+        order_calls.pay_answered(paying, answer)
+        if paying.state == "done":
+            self._wait_for_paid(order, request, now)
             self._advance(order, now)
-            return
-        paying.state = "over"
-        paying.why = order_calls.why_not_paid(answer)
-        paying.is_unknown = answer.status is CallStatus.UNKNOWN
-        if request.is_open:
+        elif request.is_open:
             told = "unknown whether it was paid" if paying.is_unknown else "it was not paid"
+            if not paying.is_unknown:
+                # Its quote would hold on, and be that of the same job if it is bought again.
+                self._take_back([name], now)
             self._over(order, request, "failed", f"{told} ({paying.why})"[: orders.MAX_REASON_CHARS], now)
         else:
             self._advance(order, now)
@@ -329,20 +347,13 @@ class Buyer:
             return
         request.shown += 1
         order.shown += 1
-        told: dict[str, object] = {"provider": npub_of(request.provider), "status": said.status.value}
-        if said.text:
-            told["text"] = said.text
-        if said.content:
-            told["content"] = said.content[:MAX_SHOWN_CHARS]
-        channel = "partial_result" if said.status is Status.PARTIAL else "status"
-        data = Raw(msgspec.json.encode({"json": told}))
+        channel, data = orders.shown(request, said)
         self._out.append(CallProgressed(self.session, order.call_id, order.shown, channel, data))
 
     def _over(self, order: Order, request: Request, fate: Fate, reason: str, now: Now) -> None:
         """Wait for this provider no more, and ask the next one."""
         request.state, request.fate, request.reason = "over", fate, reason
-        told = orders.OverStep(request.event.id, request.provider, fate, reason)
-        self._step(order.call_id, OVER, Raw(msgspec.json.encode(told)))
+        self._step(order.call_id, OVER, order_record.over_step(request, fate, reason))
         self._advance(order, now)
 
     # -- time and announcements ----------------------------------------------------------------------------------------
@@ -427,8 +438,8 @@ class Buyer:
     def _ask_missing(self, order: Order, now: Now) -> bool:
         """Ask as many as are missing; whether there is somebody to wait for."""
         busy = 0
-        while order.live() < order.goal and len(order.requests) < orders.MAX_ASKED:
-            provider, busy = self._next(order)
+        while not order.is_late and order.live() < order.goal and len(order.requests) < orders.MAX_ASKED:
+            provider, busy = self._asking.next(order, self._open_jobs())
             if not provider:
                 break
             self._ask(order, provider, now)
@@ -437,36 +448,19 @@ class Buyer:
         is_awaited = any(not request.is_silent for request in order.open_requests())
         return is_awaited or busy > 0 or bool(order.look_until and now.mono < order.look_until)
 
-    def _next(self, order: Order) -> tuple[str, int]:
-        """Whom to ask now, and how many could be asked later."""
-        asked = {request.provider for request in order.requests.values()}
-        if order.named:
-            return ("" if order.named in asked | self._excluded() else order.named), 0
-        choice = self._book.choice(order.need, asked | self._excluded(), self._open_jobs())
-        possible = len(order.results) + len(order.open_requests()) + len(choice.ready) + choice.busy
-        if possible < order.quorum:
-            return "", 0  # there can never be enough that agree
-        return (choice.ready[0].provider if choice.ready else ""), choice.busy
-
-    def _excluded(self) -> frozenset[str]:
-        return frozenset() if self._settings.buyer.from_ourselves else frozenset({self._signer.public})
-
     def _open_jobs(self) -> Counter[str]:
         return Counter(request.provider for order in self._orders.values() for request in order.open_requests())
 
     def _ask(self, order: Order, provider: str, now: Now) -> None:
         """Put a request on record; it is told as soon as it is there."""
         try:
-            nonce = self._entropy(16).hex()
-            draft = orders.draft_of(order, provider, self._settings, self._signer, nonce, int(now.wall))
+            request = self._asking.request(order, provider, now)
         except messages.TooLarge as error:
             self._fail(order, CallStatus.FAILED, fault("tool.invalid_input", str(error)), now)
             return
-        event = signed(draft, self._signer)
-        order.requests[event.id] = Request(event, provider, "recording", now.mono + order.patience_s)
-        self._by_request[event.id] = order
-        data = Raw(msgspec.json.encode(orders.AskedStep(event, provider)))
-        self._step(order.call_id, ASKED, data, ref=event.id, caller=order.call.caller)
+        name = request.event.id
+        order.requests[name], self._by_request[name] = request, order
+        self._step(order.call_id, ASKED, order_record.asked_step(request), ref=name, caller=order.call.caller)
 
     # -- judging -------------------------------------------------------------------------------------------------------
 
@@ -514,14 +508,9 @@ class Buyer:
         if is_late:
             is_begun = any(request.is_open for request in order.requests.values())
             status = CallStatus.FAILED if order.is_harmless or not is_begun else CallStatus.UNKNOWN
-            self._fail(order, status, fault("tool.timeout", "no result that counts came in time"), now, verdict)
+            self._fail(order, status, fault("tool.timeout", orders.too_late(order)), now, verdict)
         elif not order.open_requests():
-            self._fail(order, CallStatus.FAILED, self._nobody_left(order, verdict), now, verdict)
-
-    def _nobody_left(self, order: Order, verdict: JobVerdict | None) -> Fault:
-        excluded, choice = self._excluded(), self._book.choice
-        is_ours = bool(excluded and (order.named or choice(order.need, frozenset()).ready))
-        return orders.nobody_left(order, verdict, len(choice(order.need, excluded).ready), is_ours=is_ours)
+            self._fail(order, CallStatus.FAILED, self._asking.nobody_left(order, verdict), now, verdict)
 
     def _succeed(self, order: Order, verdict: JobVerdict, chosen: Received, now: Now) -> None:
         finding = orders.finding_of(order, verdict)
@@ -546,6 +535,9 @@ class Buyer:
         self, order: Order, status: CallStatus, problem: Fault, now: Now, verdict: JobVerdict | None = None
     ) -> None:
         finding = orders.failed(orders.finding_of(order, verdict))
+        for paying in order.payments():
+            order_calls.look_at_payment(paying, self._made(order, paying))
+        problem = orders.with_money(problem, order)
         if order.requests:
             details = {**(problem.details or {}), "verification": msgspec.json.decode(msgspec.json.encode(finding))}
             problem = msgspec.structs.replace(problem, details=details)
@@ -558,10 +550,12 @@ class Buyer:
         for name in order.requests:
             del self._by_request[name]
         self._out.append(finished)
+        ends = orders.payments_end(order, finding)
         if order.requests:
-            self._step(order.call_id, VERDICT, Raw(msgspec.json.encode(finding)), done=True)
-        self._out += [*order_calls.unpaid_calls_end(self.session, order), orders.payments_end(order, finding)]
-        self._take_back([r.event.id for r in order.open_requests() if r.state != "recording"], now)
+            # Where a receipt is left to make, who makes it closes the job.
+            self._step(order.call_id, VERDICT, Raw(msgspec.json.encode(finding)), done=not ends.prepaid)
+        self._out += [*order_calls.unpaid_calls_end(self.session, order), ends]
+        self._take_back([request.event.id for request in order.requests.values() if request.may_be_done], now)
         self._remember(order, finding)
         # Whoever waits for one of these providers can have it.
         self._advance_all(now)

@@ -1,4 +1,4 @@
-"""Ecash at one mint: locked to a payee, taken from a payer, redeemed, had back, and bought with Lightning.
+"""Ecash at one mint: locked, taken, redeemed, had back, bought with Lightning, made into tokens and out of them.
 
 Owns the order of disk and mint in each step. Does not own what a token proves (``money.cashu``), the mint's words, or
 who is told (``ecash``). Nobody but the mint moves the money, so a crash takes nothing back: a swap that was begun is
@@ -23,11 +23,23 @@ from trunkline.edges.nostr.mint_client import MintClient, NoAnswer
 from trunkline.money import bolt11
 from trunkline.money.cashu import proof as proofs
 from trunkline.money.cashu.checking import Asked, check_hold
-from trunkline.money.cashu.curve import is_schnorr_signed, public_key
+from trunkline.money.cashu.curve import public_key
 from trunkline.money.cashu.keysets import Keyset, fee, find_keyset, second_version_id
-from trunkline.money.cashu.locks import check_released, lock_secret, read_lock, read_witness, signed_witness
+from trunkline.money.cashu.locks import lock_secret, read_lock, signed_witness
 from trunkline.money.cashu.mint import ProofState, check_unspent
-from trunkline.money.cashu.purse import MANY_PROOFS, MAX_LOCKED, MAX_PROOFS, Begun, Funding, Locked, Purse, Taken
+from trunkline.money.cashu.opened import earliest_end, is_opened_by, is_signed_by
+from trunkline.money.cashu.purse import (
+    MANY_PROOFS,
+    MAX_LOCKED,
+    MAX_PROOFS,
+    MAX_SENT,
+    Begun,
+    Funding,
+    Locked,
+    Purse,
+    SentToken,
+    Taken,
+)
 from trunkline.money.cashu.requests import PaymentRequest, read_request
 from trunkline.money.cashu.spent import MAX_SPENT_CHARS, PROOF_CHARS, check_size, write_spent
 from trunkline.money.cashu.swaps import Output, outputs_of, split
@@ -152,15 +164,15 @@ class CashuRail:
             keysets = await self._mint.keysets_of(taken.proofs)
             opened = tuple(self._opened(proof, keysets) for proof in taken.proofs)
             states = await self._mint.states(opened)
-            if not _is_opened_by(self.key, opened, states):
+            if not is_opened_by(self.key, opened, states):
                 check_unspent(states)
-                if _earliest_end(opened) and self._wall() > _earliest_end(opened) - SPARE_S:
+                if earliest_end(opened) and self._wall() > earliest_end(opened) - SPARE_S:
                     raise ProofRefused("lock_too_short", "it ended before the token was redeemed")
                 try:
                     await self._swap(opened, keysets)
                 except ProofRefused:
                     # A swap from before a crash may have come there first: then it was us.
-                    if not _is_opened_by(self.key, opened, await self._mint.states(opened)):
+                    if not is_opened_by(self.key, opened, await self._mint.states(opened)):
                         raise
         return self._proven(opened, keysets, taken.held)
 
@@ -227,9 +239,9 @@ class CashuRail:
         for proof, state in zip(locked.proofs, states, strict=True):
             if state.state != "SPENT":
                 unspent += [proof]
-            elif _is_opened_by(key, [proof], [state]):
+            elif is_opened_by(key, [proof], [state]):
                 paid += [msgspec.structs.replace(proof, witness=state.witness or "")]
-            elif _is_signed_by(self.key, proof, state):
+            elif is_signed_by(self.key, proof, state):
                 back += [proof]
             else:
                 unproven += proof.amount
@@ -338,6 +350,50 @@ class CashuRail:
             await self._swap(small, keysets)
         return True
 
+    # -- tokens --------------------------------------------------------------------------------------------------------
+
+    async def make_token(self, name: str, amount: int) -> None:
+        """Put ecash of so many satoshis aside, as a token under this name. ``RailFailed`` if there is not enough, or
+        nobody knows; then it is in the purse as begun, and the token may still be made.
+        """
+        if len(self.purse.sent) >= MAX_SENT:
+            raise RailFailed(f"{MAX_SENT} tokens were sent that nobody has received yet: take some of them back")
+        async with self._turn:
+            await self.look()
+            assert self.terms is not None
+            inputs = self.purse.enough(amount, self.terms.input_fee_ppk)
+            keysets = await self._mint.keysets_of(inputs)
+            outputs = outputs_of(amount, self.terms, str, self._random_bytes)
+            await self._swap(inputs, keysets, outputs, token=name)
+
+    async def receive(self, token: Token) -> int:
+        """Have a token that somebody gave us, swapped so that nobody else can spend it any more; what it came to. One
+        of our own is taken back in this way.
+        """
+        if token.unit != UNIT:
+            raise RailFailed(f"the token is in {token.unit}, and satoshis ({UNIT}) are taken")
+        if any(read_lock(proof.secret) is not None for proof in token.proofs):
+            raise RailFailed("the token is locked to somebody's key")
+        if len(self.purse.proofs) >= MAX_PROOFS:
+            raise RailFailed(f"there are {MAX_PROOFS} proofs of this mint, which is the most")
+        async with self._turn:
+            await self.look()
+            keysets = await self._mint.keysets_of(token.proofs)
+            if any(keyset.unit != UNIT for keyset in keysets):
+                raise RailFailed("its mint says that it is in another unit")
+            before = self.purse.amount
+            await self._swap(token.proofs, keysets, is_received=True)
+            return self.purse.amount - before
+
+    async def forget_spent(self) -> None:
+        """Tokens that somebody has received need not be shown again."""
+        proofs = [proof for one in self.purse.sent for proof in one.proofs]
+        states = await self._mint.states(proofs)
+        spent = {proof.secret for proof, state in zip(proofs, states, strict=True) if state.state == "SPENT"}
+        changed = self.purse.without_sent(spent)
+        if changed != self.purse:
+            self._put(changed)
+
     # -- swaps ---------------------------------------------------------------------------------------------------------
 
     async def finish_begun(self) -> list[Held]:
@@ -376,7 +432,7 @@ class CashuRail:
             return None
         if any(state.state == "SPENT" for state in states):
             # Swaps are done whole: none of these ever will be.
-            self._put(self.purse.end(first, _own_unspent(first.inputs, states)))
+            self._put(self.purse.end(first, _own_unspent(first, states)))
             return first.held
         check_unspent(states)
         # The mint may still hear of what was asked before: so the same proofs are swapped to ourselves, and one of all
@@ -388,7 +444,9 @@ class CashuRail:
             rest = _amount(first.inputs) - fee(find_keyset(proof.keyset_id, keysets) for proof in first.inputs)
             ours = tuple(outputs_of(rest, active, str, self._random_bytes))
             name = self._random_bytes(16).hex()
-            last = Begun(name, first.inputs, ours, instead_of=first.name, reclaims=first.reclaims)
+            last = Begun(
+                name, first.inputs, ours, instead_of=first.name, reclaims=first.reclaims, is_received=first.is_received
+            )
             self._put(self.purse.begin(last))
         self._end(last, await self._mint.swap(last.inputs, last.outputs, active))
         return first.held
@@ -406,6 +464,8 @@ class CashuRail:
         held: Held | None = None,
         locktime: int = 0,
         reclaims: str = "",
+        token: str = "",
+        is_received: bool = False,
     ) -> None:
         """Have proofs swapped: for these outputs, and what is left over is ours."""
         named = [find_keyset(proof.keyset_id, keysets) for proof in inputs]
@@ -418,7 +478,10 @@ class CashuRail:
             raise RailFailed("the mint's fee is more than what is left")
         ours = outputs_of(rest, active, str, self._random_bytes)
         name = self._random_bytes(16).hex()
-        begun = Begun(name, whole, (*locked, *ours), len(locked), held, locktime, reclaims=reclaims)
+        begun = Begun(
+            name, whole, (*locked, *ours), len(locked), held, locktime, reclaims=reclaims, token=token,
+            is_received=is_received,
+        )  # fmt: skip
         self._put(self.purse.begin(begun))
         try:
             made = await self._mint.swap(whole, begun.outputs, active)
@@ -437,14 +500,19 @@ class CashuRail:
             states = await self._mint.states(begun.inputs)
             if made := await self._mint.restored(begun.outputs, keyset):
                 return made
-        self._put(self.purse.end(begun, _own_unspent(begun.inputs, states)))
+        self._put(self.purse.end(begun, _own_unspent(begun, states)))
         return ()
 
     def _end(self, begun: Begun, made: Sequence[Proof]) -> None:
-        locked = None
+        locked = sent = None
         if begun.held is not None:
             locked = Locked(begun.held, tuple(made[: begun.locked]), begun.locktime)
-        purse = self.purse.end(begun, made[begun.locked :], locked)
+        elif begun.token:
+            sent = SentToken(begun.token, tuple(made[: begun.locked]))
+        purse = self.purse.end(begun, made[begun.locked :], locked, sent)
+        if begun.is_received:
+            # One of ours, perhaps.
+            purse = purse.without_sent({proof.secret for proof in begun.inputs})
         self._put(purse.with_back(begun.reclaims, begun.inputs) if begun.reclaims else purse)
 
     def _put(self, purse: Purse) -> None:
@@ -465,32 +533,12 @@ class CashuRail:
         return msgspec.structs.replace(proof, keyset_id=find_keyset(proof.keyset_id, keysets).id, witness=witness)
 
 
-def _is_opened_by(key: bytes, opened: Sequence[Proof], states: Sequence[ProofState]) -> bool:
-    """Whether the mint shows of each that this key opened it."""
-    for proof, state in zip(opened, states, strict=True):
-        lock = read_lock(proof.secret)
-        if state.state != "SPENT" or lock is None or [one[1:] for one in lock.keys] != [key[1:]]:
-            return False
-        try:
-            check_released(proof.secret, lock, read_witness(state.witness or ""))
-        except ProofRefused:
-            return False
-    return True
-
-
-def _is_signed_by(key: bytes, proof: Proof, state: ProofState) -> bool:
-    """Whether the mint shows that this key was among those who opened it."""
-    try:
-        signatures = read_witness(state.witness or "").signatures
-    except ProofRefused:
-        return False
-    return any(is_schnorr_signed(key, proof.secret.encode(), signature) for signature in signatures)
-
-
-def _own_unspent(inputs: Sequence[Proof], states: Sequence[ProofState]) -> list[Proof]:
+def _own_unspent(begun: Begun, states: Sequence[ProofState]) -> list[Proof]:
     """Of the inputs of a swap that was not done, those that are ours to spend."""
-    spent = [state.state == "SPENT" for state in states] or [False] * len(inputs)
-    return [proof for proof, is_spent in zip(inputs, spent, strict=True) if not is_spent and not proof.witness]
+    if begun.is_received:
+        return []
+    spent = [state.state == "SPENT" for state in states] or [False] * len(begun.inputs)
+    return [proof for proof, is_spent in zip(begun.inputs, spent, strict=True) if not is_spent and not proof.witness]
 
 
 def _amount(proofs: Sequence[Proof]) -> int:
@@ -510,12 +558,6 @@ def _need_lockable(secret: str, request: PaymentRequest) -> None:
         lock = None
     if lock is None or len(secret) > MAX_LOCK_CHARS or lock.job_hash != request.job_hash:
         raise RailFailed("the payee wants a lock that its mint might never open")
-
-
-def _earliest_end(opened: Sequence[Proof]) -> int:
-    """When the first of these locks ends, in seconds since 1970; 0 for never."""
-    ends = [lock.locktime for proof in opened if (lock := read_lock(proof.secret)) is not None and lock.locktime]
-    return min(ends, default=0)
 
 
 def _as_proofs(outputs: Sequence[Output]) -> list[Proof]:

@@ -11,7 +11,7 @@ Owns which mint is asked what and when, and who is told. Does not own the steps 
 (``till``), budgets (``wallet_agent``) or the form of a nutzap (``nutzaps``).
 
 Invariant: no mint is asked anything that is not listed. Ecash that anybody could spend leaves the purse for nobody but
-its own mint.
+its own mint, and for who asks for a token that he had made of it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from trunkline.money.cashu.locks import JOB_TAG, PAYMENT_TAG
 from trunkline.money.cashu.purse import MANY_PROOFS, Locked, Taken
 from trunkline.money.cashu.requests import PaymentRequest, read_request, write_request
 from trunkline.money.cashu.spent import spent_chars
-from trunkline.money.cashu.tokens import Token
+from trunkline.money.cashu.tokens import Token, read_token, write_token
 from trunkline.money.rail import Due, Proven, RailFailed, Way
 from trunkline.money.receipts import Issued
 from trunkline.money.refusals import ProofRefused
@@ -142,7 +142,7 @@ class Ecash:
         kept = {
             one
             for mint in self.rails
-            for one in (mint, *(f"{what} {mint}" for what in ("terms", "begun", "funding", "many")))
+            for one in (mint, *(f"{what} {mint}" for what in ("terms", "begun", "funding", "many", "sent")))
         }
         self._again = {name: one for name, one in self._again.items() if name in kept}
         if self.rails:
@@ -180,6 +180,8 @@ class Ecash:
                 await self._tried(rail, f"funding {rail.url}", self._look_at_funding(rail))
             if len(rail.purse.proofs) >= MANY_PROOFS:
                 await self._tried(rail, f"many {rail.url}", self._look_at_many(rail))
+            if rail.purse.sent:
+                await self._tried(rail, f"sent {rail.url}", self._look_at_sent(rail))
             for locked in rail.purse.locked:
                 await self._tried(rail, locked.held.payment_hash, self._look_at_locked(rail, locked))
             self._again.pop(rail.url, None)
@@ -220,6 +222,10 @@ class Ecash:
         if not await rail.consolidate():
             self._later(f"many {rail.url}")
 
+    async def _look_at_sent(self, rail: CashuRail) -> None:
+        await rail.forget_spent()
+        self._later(f"sent {rail.url}")
+
     def _is_due(self, name: str) -> bool:
         again = self._again.get(name)
         return again is None or self._feed.now().mono >= again.at
@@ -236,6 +242,17 @@ class Ecash:
             told = self._payments.wallet.ecash.get(mint)
             if has != ((0, 0) if told is None else (told.sats, told.locked)):
                 self._payments.take(wallet.Ecash(mint, *has, self._feed.now().ms))
+            self._tell_tokens(rail)
+
+    def _tell_tokens(self, rail: CashuRail) -> None:
+        """The same of tokens: those that were made, and those that are over."""
+        at_ms, told = self._feed.now().ms, self._payments.wallet.tokens
+        has = {one.name: one for one in rail.purse.sent}
+        for name, one in has.items():
+            if name not in told:
+                self._payments.take(wallet.TokenSent(name, rail.url, one.amount, at_ms))
+        for step in [one for one in told.values() if one.mint == rail.url and one.name not in has]:
+            self._payments.take(wallet.TokenOver(step.name, step.mint, step.sats, at_ms))
 
     def status(self) -> Mapping[str, object]:
         """Figures for ``trunkline status``."""
@@ -454,17 +471,66 @@ class Ecash:
 
     async def fund(self, mint: str, msats: int) -> tuple[str, int]:
         """An invoice of a mint, and until which second since 1970 it can be paid. ``RailFailed`` says why not."""
+        rail, sats = self._listed(mint), _sats(msats)
+        self._again.pop(f"funding {rail.url}", None)
+        try:
+            return await rail.fund(sats)
+        except ProofRefused as refused:
+            raise RailFailed(str(refused)) from None
+
+    def _listed(self, mint: str) -> CashuRail:
         rail = self.rails.get(mint.rstrip("/"))
         if rail is None:
             listed = ", ".join(self.rails) or "none is"
             raise RailFailed(f"this mint is not listed in [nostr.wallet] mints ({listed})")
-        if msats % proof.MSATS[UNIT]:
-            raise RailFailed("ecash is made in whole satoshis: a multiple of 1000 msats")
-        self._again.pop(f"funding {rail.url}", None)
+        return rail
+
+    # -- tokens --------------------------------------------------------------------------------------------------------
+
+    async def send(self, name: str, msats: int, mint: str = "") -> str:
+        """Put so much aside as a token under this name, at the mint with most if none is named; whose it is.
+        ``RailFailed`` says why not, or that nobody knows yet.
+        """
+        sats = _sats(msats)
+        if not self.rails:
+            raise RailFailed("no mint is listed in [nostr.wallet] mints")
+        rail = self._listed(mint) if mint else max(self.rails.values(), key=lambda one: one.purse.amount)
         try:
-            return await rail.fund(msats // proof.MSATS[UNIT])
+            await rail.make_token(name, sats)
+        except ProofRefused as refused:
+            raise RailFailed(f"the mint did not do it: {refused}") from None
+        finally:
+            self._tell_balances()
+        return rail.url
+
+    def token(self, name: str) -> str:
+        """A token that was made and that nobody has received yet; whoever reads it has the money."""
+        for rail in self.rails.values():
+            for sent in rail.purse.sent:
+                if sent.name == name:
+                    return write_token(Token(rail.url, UNIT, sent.proofs))
+        raise RailFailed("there is no such token here: it was received or taken back, or never made")
+
+    async def receive(self, text: str) -> tuple[str, int]:
+        """Have a token of a listed mint; which that is, and what it came to in satoshis. ``RailFailed`` says why not,
+        or that nobody knows yet.
+        """
+        try:
+            token = read_token(text)
+            rail = self._listed(token.mint)
+            sats = await rail.receive(token)
         except ProofRefused as refused:
             raise RailFailed(str(refused)) from None
+        finally:
+            self._tell_balances()
+        self._payments.take(wallet.TokenReceived(rail.url, sats, self._feed.now().ms))
+        return rail.url, sats
+
+
+def _sats(msats: int) -> int:
+    if msats % proof.MSATS[UNIT]:
+        raise RailFailed("ecash is made in whole satoshis: a multiple of 1000 msats")
+    return msats // proof.MSATS[UNIT]
 
 
 def files_of(home: Path, key: bytes, entropy: Callable[[int], bytes]) -> Callable[[str], PurseFile]:

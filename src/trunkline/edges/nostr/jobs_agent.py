@@ -19,13 +19,15 @@ from trunkline.config import Nostr
 from trunkline.edges.alarm import Alarm
 from trunkline.edges.exchange import Feed, Timer, Views
 from trunkline.edges.nostr import remote_tools
-from trunkline.edges.nostr.buyer import EDGE, Buyer, ListenAgain, Lookups, Output, Say
+from trunkline.edges.nostr.buyer import EDGE, Buyer, ListenAgain, Output, Say
 from trunkline.edges.nostr.client import OLDEST_S, Told
 from trunkline.edges.nostr.discovery import Book
 from trunkline.edges.nostr.events import Event
 from trunkline.edges.nostr.keys import Signer
+from trunkline.edges.nostr.lookups import Lookups
 from trunkline.edges.nostr.messages import BadMessage
-from trunkline.edges.nostr.orders import PROCESS, EndPayments
+from trunkline.edges.nostr.order_record import PROCESS
+from trunkline.edges.nostr.orders import EndPayments
 from trunkline.edges.nostr.provider_records import PROVIDERS, Records
 from trunkline.edges.nostr.session import Filter
 from trunkline.edges.nostr.settling import is_open
@@ -34,9 +36,15 @@ from trunkline.effects import Answer, Cancel, Deliver, Reply, ToSession
 from trunkline.entries import ProcessStep
 from trunkline.events import Event as Happened
 from trunkline.events import Noticed
-from trunkline.model import Now, ProcessIdentity, Status, ToolDefinition
+from trunkline.model import (
+    Now,
+    ProcessIdentity,
+    Status,
+    ToolDefinition,
+)
 from trunkline.money.rail import Way
 from trunkline.money.wallet import Paid
+from trunkline.shown import CallView
 
 ANSWERS: Final = "answers"
 ANNOUNCEMENTS: Final = "announcements"
@@ -71,7 +79,10 @@ class Ending(Protocol):
         """What a provider, an npub, was paid before."""
 
     def held_by(self, payment_hash: str, order: str) -> str:
-        """The call that had the money of an invoice held for an order; empty if none did."""
+        """The call that had the money of an invoice held, handed over or paid for an order; empty if none did."""
+
+    def preimage_of(self, payment_hash: str) -> str:
+        """What proves that an invoice was paid at once; empty if that is not known."""
 
     def way(self, text: str) -> Way | None:
         """How what somebody asks to be paid by would be paid with the money that is here; None if it cannot be."""
@@ -109,8 +120,9 @@ class RemoteJobs(Resident):
         self.book = Book(settings.kinds, chance, self.records)
         self._settling = settling
         lookups = Lookups(
-            self._steps, partial(is_open, views), views.denied, settling.paid_before, settling.held_by, settling.way
-        )
+            self._steps, partial(is_open, views), views.denied, self._made_by, settling.paid_before, settling.held_by,
+            settling.preimage_of, settling.way,
+        )  # fmt: skip
         self.buyer = Buyer(settings, signer, self.book, self.records, lookups, entropy, chance)
         self._alarm = Alarm(feed, self.buyer.wake_at, self._wake)
         self._offered: tuple[str, ...] = remote_tools.offered(())
@@ -120,6 +132,10 @@ class RemoteJobs(Resident):
 
     def _steps(self, call_id: str) -> Sequence[ProcessStep]:
         return self._views.open_steps(PROCESS).get(call_id, [])
+
+    def _made_by(self, order: str, key: str) -> CallView | None:
+        made_for = self._views.call(order)
+        return None if made_for is None else self._views.keyed(made_for.caller, key)
 
     # -- coming and going ----------------------------------------------------------------------------------------------
 

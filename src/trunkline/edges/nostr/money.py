@@ -11,7 +11,6 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
 
 from trunkline.edges.background import Background
 from trunkline.edges.edge import Surroundings
@@ -26,10 +25,10 @@ from trunkline.edges.nostr.settling import Settling, is_open
 from trunkline.edges.nostr.till import Till
 from trunkline.edges.nostr.wallet_agent import AGENT, WalletAgent
 from trunkline.edges.nostr.wallet_service import WalletService
+from trunkline.edges.nostr.wallet_tokens import WalletTokens
 from trunkline.errors import ConfigError, SecretMissing
+from trunkline.money.cashu.sealing import WALLET_FILE
 from trunkline.secret_references import look_up
-
-WALLET_FILE: Final = "wallet.key"
 
 
 class Money:
@@ -74,6 +73,7 @@ class Money:
             given.process,
             given.version,
             given.entropy,
+            WalletTokens(self.ecash, secret, given.entropy) if settings.wallet.mints else None,
         )
 
     def prepare(self) -> None:

@@ -21,9 +21,9 @@ from trunkline.jobs import models, verification
 from trunkline.jobs.schemas import EMBEDDING, FAILED_RUNS, SANDBOX, JobType, count_tokens, job_types
 from trunkline.jobs.tool_schemas import job_type_of, schema_id_of
 from trunkline.jobs.verification import Result
-from trunkline.model import ToolView
 from trunkline.money import quotes
 from trunkline.money.quotes import Prices
+from trunkline.shown import ToolView
 
 _object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 

@@ -23,17 +23,26 @@ from trunkline.edges.nostr.orders import MAX_REASON_CHARS, Order, Paying, Reques
 from trunkline.edges.nostr.results import Received
 from trunkline.effects import Answer
 from trunkline.events import CallRequested, CancelRequested
-from trunkline.model import Behalf, Circumstance, Principal, Status
+from trunkline.model import (
+    Behalf,
+    Circumstance,
+    Principal,
+    Status,
+)
 from trunkline.money import demands
 from trunkline.money.demands import NotADemand
 from trunkline.money.job_names import with_salt
 from trunkline.money.rail import Way
 from trunkline.money.wallet import Paid
+from trunkline.shown import CallView
 
 # What the references of these calls begin with.
 JUDGE: Final = "judge "
 PAY: Final = "pay "
 PAY_TOOL: Final = "nostr.wallet/pay"
+JOB_OVER: Final = "the job is over"
+# States of a payment that nobody here can take back (``wallet_agent``).
+PREPAID: Final = frozenset({"paid", "handed_over"})
 
 
 class BadDemand(ValueError):
@@ -47,6 +56,7 @@ def demanded(
     wallet: NostrWallet,
     signer: Signer,
     way_of: Callable[[str], Way | None],
+    paid_before: Paid,
 ) -> Paying:
     """What a provider wants to be paid; ``BadDemand`` if that is no honest request, or more than was bid.
 
@@ -82,6 +92,7 @@ def demanded(
         mint=mint,
         salt=salt,
         fee_msats=way.fee_msats,
+        paid_before=paid_before,
     )
 
 
@@ -121,31 +132,54 @@ def _mint_of(text: str, mints: Sequence[str]) -> str:
     return next((mint for mint in map(str, mints) if mint.rstrip("/") in asked), "").rstrip("/")
 
 
-def pay_call(session: int, order: Order, request: Request, paying: Paying, before: Paid) -> CallRequested:
-    """Pay a provider. The key is the invoice's, which the provider tells again after a restart: it is paid once."""
+def pay_call(session: int, order: Order, request: Request, paying: Paying) -> CallRequested:
+    """Pay a provider. The key is the invoice's and the input that on record, so after a restart it is the same call:
+    it is paid once.
+    """
     job = {"schema_id": order.job.schema_id, "job_hash": order.job_hash, "request_id": request.event.id}
     wish = {
         "amount_msats": paying.msats,
         "payee": npub_of(request.provider),
         "job": {**job, "order": order.call_id},
-        "paid_before": before,
+        "paid_before": paying.paid_before,
         "invoice": paying.invoice,
         "invoice_names_job": paying.names_job,
         "asked": with_salt(encoded(paying.asked), paying.salt),
     }
     if paying.mint:
         wish |= {"mint": paying.mint, "fee_msats": paying.fee_msats}
-    key = f"{order.call_id}/pay/{paying.payment_hash}"
-    return _call(session, order, f"{PAY}{request.event.id}", PAY_TOOL, wish, key, sensitive=False)
+    key = pay_key(order.call_id, paying.payment_hash)
+    return _call(session, order, pay_ref(request, paying), PAY_TOOL, wish, key, sensitive=False)
+
+
+def pay_key(order: str, payment_hash: str) -> str:
+    """The key of a payment for an order."""
+    return f"{order}/pay/{payment_hash}"
+
+
+def pay_ref(request: Request, paying: Paying) -> str:
+    """By what the answer to a payment is known: the request, and what it is paid by."""
+    return f"{PAY}{request.event.id} {paying.payment_hash}"
+
+
+def unpaid_call_ends(session: int, order: Order, request: Request, paying: Paying) -> CancelRequested:
+    """Nobody is asked any more whether to pay this."""
+    target = pay_ref(request, paying)
+    by = Principal(order.call.caller)
+    return CancelRequested(session, f"cancel {target}", by, target=target, reason=JOB_OVER)
 
 
 def unpaid_calls_end(session: int, order: Order) -> Iterator[CancelRequested]:
     """The job is over: nobody is asked any more whether to pay for it."""
-    by, reason = Principal(order.call.caller), "the job is over"
     for request in order.requests.values():
         if request.paying is not None and request.paying.state == "asked":
-            target = f"{PAY}{request.event.id}"
-            yield CancelRequested(session, f"cancel {target}", by, target=target, reason=reason)
+            yield unpaid_call_ends(session, order, request, request.paying)
+
+
+def lost_call_ends(session: int, call: CallView) -> CancelRequested:
+    """The same of a job that ended without us: its payment is known by its call."""
+    by = Principal(call.caller)
+    return CancelRequested(session, f"cancel {call.call_id}", by, call_id=call.call_id, reason=JOB_OVER)
 
 
 def judge_call(session: int, order: Order, given: Sequence[Received], judge: str) -> CallRequested:
@@ -177,6 +211,24 @@ def _call(
     )
 
 
+def pay_answered(paying: Paying, answer: Answer) -> None:
+    """How a payment stands after its call has ended; where nobody knows, it is not tried again."""
+    paying.call_id = answer.call_id or ""
+    if answer.status is not Status.SUCCEEDED:
+        paying.state, paying.why = "over", why_not_paid(answer)
+        paying.is_unknown = answer.status is Status.UNKNOWN
+        return
+    made = _made(answer.output)
+    paying.state, paying.preimage, paying.is_prepaid = "done", made.preimage, made.state in PREPAID
+
+
+def look_at_payment(paying: Paying, made: CallView | None) -> None:
+    """The job ends: what is being paid at this moment nobody knows the end of."""
+    if paying.state == "asked" and made is not None and made.status is Status.RUNNING:
+        paying.call_id, paying.is_unknown = made.call_id, True
+        paying.why = "it was being paid when the job ended"
+
+
 def why_not_paid(answer: Answer) -> str:
     """Why a payment was not made, in the wallet's words, or those of whoever was asked; that it is unknown comes first:
     then nobody can say that it was not.
@@ -185,13 +237,15 @@ def why_not_paid(answer: Answer) -> str:
     return (f"unknown: {why}" if answer.status is Status.UNKNOWN else why)[:MAX_REASON_CHARS]
 
 
-def preimage_of(output: Raw | None) -> str:
-    """Of a payment that was made at once; empty for one that is held."""
-    try:
-        return msgspec.json.decode(bytes(output or b"{}"), type=_PaidOutput).preimage
-    except msgspec.DecodeError:
-        return ""
+class _Made(Struct):
+    """What the wallet says of a payment; a preimage only if it was made at once."""
 
-
-class _PaidOutput(Struct):
+    state: str = ""
     preimage: str = ""
+
+
+def _made(output: Raw | None) -> _Made:
+    try:
+        return msgspec.json.decode(bytes(output or b"{}"), type=_Made)
+    except msgspec.DecodeError:
+        return _Made()

@@ -1,14 +1,13 @@
-"""One job that is being bought: what was asked of whom, what came back, and what of it is on record.
+"""One job that is being bought: what was asked of whom, what came back, and what is told of it in the end.
 
-Pure data and its arithmetic; what is done about it is ``buyer``'s. Owns the form of the steps on record, so that an
-order can be taken up after a restart from them and from the call, which the exchange delivers again.
+Pure data and its arithmetic; what is done about it is ``buyer``'s, and what of it is on record ``order_record``'s.
 
-Invariant: a request that is on record is told to relays as it is there, so it is the same event however often that is.
+Invariant: a request is one signed event, told to relays as it is however often that happens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 import msgspec
@@ -20,22 +19,18 @@ from trunkline.edges.nostr import messages
 from trunkline.edges.nostr.discovery import Need
 from trunkline.edges.nostr.events import Draft, Event, encoded
 from trunkline.edges.nostr.keys import Signer, npub_of
-from trunkline.edges.nostr.messages import JobFeedback, TooLarge
+from trunkline.edges.nostr.messages import JobFeedback, Status, TooLarge
 from trunkline.edges.nostr.provider_records import Fate
 from trunkline.edges.nostr.remote_tools import HARMLESS, OPTIONS, Options, job_type
 from trunkline.edges.nostr.results import Finding, Received
 from trunkline.effects import Deliver
-from trunkline.entries import ProcessStep
 from trunkline.jobs import consistency
 from trunkline.jobs.schemas import SANDBOX, JobType, count_tokens
 from trunkline.jobs.verification import JobVerdict, quorum_of
 from trunkline.model import Fault, fault
 from trunkline.money.job_names import with_salt
+from trunkline.money.wallet import Paid
 
-PROCESS: Final = "nostr.request"
-ASKED: Final = "asked"
-OVER: Final = "over"
-VERDICT: Final = "verdict"
 # How long a job may take whose caller does not say; one of a sandbox has its own time beside it.
 DEFAULT_S: Final = 600.0
 # The longest: providers take no request that is older than an hour.
@@ -49,8 +44,10 @@ TOO_LARGE: Final = f"the job is larger than relays carry, {MAX_SENT_BYTES} bytes
 MAX_ASKED: Final = 12
 # How much of a provider's own words about a failure is kept.
 MAX_REASON_CHARS: Final = 200
-# Payments that were not made, told of in one fault.
+# Payments told of in one fault.
 MAX_NOT_PAID: Final = 3
+# What of one word of a provider's is shown.
+MAX_SHOWN_CHARS: Final = 4096
 # The setting that lets an exchange be its own provider.
 FROM_OURSELVES: Final = "from_ourselves = true in [nostr.buyer]"
 FAILED: Final = "it says that it failed"
@@ -88,6 +85,12 @@ class Request(Struct, eq=False):
         """Whether something may still come of it."""
         return self.state in {"recording", "posted", "working"}
 
+    @property
+    def may_be_done(self) -> bool:
+        """Whether its provider may still do it: it was told, or it may have been paid, and there is no result."""
+        is_maybe_paid = self.paying is not None and self.paying.is_unknown
+        return self.state in {"posted", "working"} or (self.state == "over" and is_maybe_paid)
+
 
 class Paying(Struct, eq=False):
     """What a provider asks to be paid, and how the payment stands."""
@@ -100,9 +103,15 @@ class Paying(Struct, eq=False):
     # Whether the invoice itself says which job it is for; of a private one, with which salt.
     names_job: bool = False
     salt: str = ""
+    # What the payee was paid before, as whoever is asked to pay is shown it.
+    paid_before: Paid = Paid()
     # ``asked``: a call pays it, or waits for a person. ``done``: it is held, or paid. ``over``: it will not be.
     state: Literal["asked", "done", "over"] = "asked"
     call_id: str = ""
+    # From before a restart: its payee may have been restarted, too, and ask by another invoice.
+    is_taken_up: bool = False
+    # Paid at once: whatever becomes of the job, nobody here can take it back.
+    is_prepaid: bool = False
     # Of what was paid at once.
     preimage: str = ""
     # Whose ecash it is to be paid with; empty for Lightning.
@@ -119,6 +128,15 @@ class Paying(Struct, eq=False):
         if self.is_unknown:
             return f"whether {self.msats} msats asked for it were paid is unknown: {self.why}{where}"
         return f"{self.msats} msats asked for it were not paid: {self.why}{where}"
+
+    def not_returned(self) -> str:
+        """What is told of a payment that was made first, for a job that came to nothing; empty if it comes back."""
+        if not self.is_prepaid:
+            return ""
+        paid = f"{self.msats} msats were paid for it first (call {self.call_id})"
+        if self.mint:
+            return f"{paid} in ecash of {self.mint}: what is not redeemed comes back when its lock ends"
+        return f"{paid}, and do not come back"
 
 
 class EndPayments(Struct, frozen=True):
@@ -150,22 +168,6 @@ class Prepaid(Struct, frozen=True):
     preimage: str
 
 
-class AskedStep(Struct, frozen=True):
-    """On record before a provider is asked."""
-
-    request: Event
-    provider: str
-
-
-class OverStep(Struct, frozen=True):
-    """On record when a provider will not be waited for."""
-
-    request: str
-    provider: str
-    fate: Fate
-    reason: str
-
-
 class Order(Struct, eq=False):
     """One call, as a job that others do."""
 
@@ -184,6 +186,8 @@ class Order(Struct, eq=False):
     patience_s: float
     # Until then announcements may still come in.
     look_until: float
+    # Taken up after its time was over: what relays kept of it is still heard, and nothing new is begun.
+    is_late: bool = False
     wanted: int = 1
     # How many results there have to be before they are judged.
     goal: int = 1
@@ -233,6 +237,10 @@ class Order(Struct, eq=False):
             request.state == "answered" and request.paying is not None and request.paying.state == "asked"
             for request in self.requests.values()
         )
+
+    def payments(self) -> list[Paying]:
+        """All that providers asked to be paid."""
+        return [request.paying for request in self.requests.values() if request.paying is not None]
 
     def live(self) -> int:
         """How many results there are, or may be soon."""
@@ -326,35 +334,6 @@ def draft_of(order: Order, provider: str, settings: Nostr, signer: Signer, nonce
 
 def _size(draft: Draft) -> int:
     return len(msgspec.json.encode(draft)) + messages.SIGNED_BYTES
-
-
-_asked: Final = msgspec.json.Decoder(AskedStep).decode
-_over: Final = msgspec.json.Decoder(OverStep).decode
-
-
-def take_up(order: Order, steps: Sequence[ProcessStep], mono: float) -> None:
-    """Fill an order with what is on record of it."""
-    for step in steps:
-        if step.step == ASKED:
-            asked = _asked(step.data)
-            request = Request(asked.request, asked.provider, "posted", mono + order.patience_s, mono)
-            order.requests[asked.request.id] = request
-        elif step.step == OVER:
-            over = _over(step.data)
-            found = order.requests.get(over.request)
-            if found is not None:
-                found.state, found.fate, found.reason = "over", over.fate, over.reason
-
-
-def asked_ids(steps: Sequence[ProcessStep]) -> list[str]:
-    """The requests of a job that may still be under way, by what is on record."""
-    found: dict[str, None] = {}
-    for step in steps:
-        if step.step == ASKED:
-            found[_asked(step.data).request.id] = None
-        elif step.step == OVER:
-            found.pop(_over(step.data).request, None)
-    return list(found)
 
 
 def finding_of(order: Order, verdict: JobVerdict | None) -> Finding:
@@ -451,10 +430,8 @@ def nobody_left(order: Order, verdict: JobVerdict | None, can_be_asked: int, *, 
         count = len(order.requests)
         asked = "1 provider was" if count == 1 else f"{count} providers were"
         text = f"{asked} asked for {name}, and none gave a result that counts"
-        refused = [one.paying for one in order.requests.values() if one.paying and one.paying.state == "over"]
-        text = "; ".join((text, *(paying.not_paid() for paying in refused[:MAX_NOT_PAID])))
-        # Where money may be on its way, trying again could pay twice.
-        return fault("tool.failed", text, retryable=not any(paying.is_unknown for paying in refused))
+        refused = [one.not_paid() for one in order.payments() if one.state == "over" and not one.is_unknown]
+        return fault("tool.failed", "; ".join((text, *refused[:MAX_NOT_PAID])), retryable=True)
     if can_be_asked:
         text = f"{order.quorum} providers of {name} have to agree, and {can_be_asked} can be asked"
         return fault("tool.unavailable", f"{text}; `remote.providers` 1 trusts one")
@@ -462,6 +439,33 @@ def nobody_left(order: Order, verdict: JobVerdict | None, can_be_asked: int, *, 
         text = f"only this exchange itself offers {name}, and it does not buy from itself"
         return fault("tool.unavailable", f"{text}: submit it without --remote, or set {FROM_OURSELVES}")
     return fault("tool.unavailable", f"no provider announces {name} at this size and price")
+
+
+def shown(request: Request, said: JobFeedback) -> tuple[str, Raw]:
+    """What a caller is shown of a provider's word: the channel and the data."""
+    told: dict[str, object] = {"provider": npub_of(request.provider), "status": said.status.value}
+    if said.text:
+        told["text"] = said.text
+    if said.content:
+        told["content"] = said.content[:MAX_SHOWN_CHARS]
+    channel = "partial_result" if said.status is Status.PARTIAL else "status"
+    return channel, Raw(msgspec.json.encode({"json": told}))
+
+
+def too_late(order: Order) -> str:
+    """Why a call ends whose time is over; nobody may have answered whether to pay."""
+    asked = [f"nobody let {one.msats} msats be paid for it" for one in order.payments() if one.state == "asked"]
+    return "; ".join(("no result that counts came in time", *asked[:MAX_NOT_PAID]))
+
+
+def with_money(problem: Fault, order: Order) -> Fault:
+    """The same, and what became of money that is gone or may be: then trying again could pay twice."""
+    told = [one.not_paid() for one in order.payments() if one.is_unknown]
+    told += [text for one in order.payments() if one.state == "done" and (text := one.not_returned())]
+    if not told:
+        return problem
+    text = "; ".join((problem.message, *told[:MAX_NOT_PAID]))
+    return Fault(problem.code, text, False, problem.details)
 
 
 def words_of(order: Order, said: JobFeedback) -> str:

@@ -3,7 +3,8 @@
 Pure. Owns the sums of each provider and what is written of them. Does not own what follows from them for the next
 choice (``discovery``).
 
-Invariant: the last step of a provider has its sums, and no provider has more than ``MAX_STEPS`` steps that are open.
+Invariant: the last step of a provider has its sums, no provider has more than ``MAX_STEPS`` steps that are open, and
+whoever is forgotten has none.
 """
 
 from __future__ import annotations
@@ -59,17 +60,17 @@ class Records:
         # How many steps of each are on record.
         self._steps: Counter[str] = Counter()
 
-    def take_up(self, steps_of: Mapping[str, Sequence[ProcessStep]]) -> None:
-        """What is on record of each provider."""
-        for provider, steps in steps_of.items():
-            self.put(provider, msgspec.json.decode(steps[-1].data, type=Record))
+    def take_up(self, steps_of: Mapping[str, Sequence[ProcessStep]]) -> list[ProcessStepped]:
+        """What is on record of each provider; what is to be put there of those who are too many."""
+        for provider, steps in sorted(steps_of.items(), key=lambda one: one[1][-1].n):
+            self._records[provider] = msgspec.json.decode(steps[-1].data, type=Record)
             self._steps[provider] = len(steps)
+        return self._forget_oldest()
 
     def count(self, provider: str, fate: Fate, took_ms: int) -> list[ProcessStepped]:
         """A provider was asked for one job more; what is to be put on record of it."""
         record = self.of(provider).with_one(fate, took_ms)
-        self.put(provider, record)
-        data, out = Raw(msgspec.json.encode(record)), []
+        data, out = Raw(msgspec.json.encode(record)), self.put(provider, record)
         if self._steps[provider] >= MAX_STEPS:
             # Each step has the sums: one is enough.
             out.append(ProcessStepped(0, "", PROVIDERS, provider, "counted", data, done=True))
@@ -77,16 +78,24 @@ class Records:
         self._steps[provider] += 1
         return [*out, ProcessStepped(0, "", PROVIDERS, provider, "counted", data)]
 
+    def put(self, provider: str, record: Record) -> list[ProcessStepped]:
+        """Remember how it did so far; what is to be put on record of those who are forgotten for it."""
+        # The last is the one that was asked last.
+        self._records.pop(provider, None)
+        self._records[provider] = record
+        return self._forget_oldest()
+
+    def _forget_oldest(self) -> list[ProcessStepped]:
+        """Forget those who are too many, and close their steps: nobody would ever look at them again."""
+        gone = list(self._records)[: max(0, len(self._records) - MAX_RECORDS)]
+        for provider in gone:
+            del self._records[provider]
+            self._steps.pop(provider, None)
+        return [ProcessStepped(0, "", PROVIDERS, one, "forgotten", Raw(b"{}"), done=True) for one in gone]
+
     def of(self, provider: str) -> Record:
         """One provider's record; an empty one for somebody unknown."""
         return self._records.get(provider, Record())
-
-    def put(self, provider: str, record: Record) -> None:
-        """Remember how it did so far."""
-        self._records.pop(provider, None)
-        self._records[provider] = record
-        if len(self._records) > MAX_RECORDS:
-            del self._records[next(iter(self._records))]
 
     def all(self) -> Mapping[str, Record]:
         """Everybody of whom there is one."""

@@ -3,7 +3,8 @@
 Owns the tools ``pay`` (hold money of the exchange in the embedded wallet, or pay at once by a wallet elsewhere or in
 ecash), ``new`` and ``fund`` (accounts, regtest money), ``mint`` (an invoice for ecash), and the guard: budgets, which
 nobody can approve away, and invoices that name no job, which a person is always asked about. What is held is released
-or refunded when the job has its verdict (``settling``). Does not own the fold (``payments``) or ecash (``ecash``).
+or refunded when the job has its verdict (``settling``). Does not own the fold (``payments``), ecash (``ecash``) or the
+tools that take ecash out and in (``wallet_tokens``).
 
 Invariant: an invoice is paid by one call at most, a provider once for a job, and nothing is held for a job that is
 over. What is judged to be within the budgets counts as spent in the same step, so calls that are made together stay
@@ -21,10 +22,12 @@ from msgspec import Meta, Raw, Struct
 from trunkline.config import NostrWallet
 from trunkline.edges.background import Background
 from trunkline.edges.exchange import Feed
+from trunkline.edges.nostr import wallet_tokens
 from trunkline.edges.nostr.ecash import Ecash
 from trunkline.edges.nostr.keys import npub_of
 from trunkline.edges.nostr.payments import Invoiced, Payments
 from trunkline.edges.nostr.till import Till
+from trunkline.edges.nostr.wallet_tokens import WalletTokens
 from trunkline.edges.resident import Resident
 from trunkline.effects import Cancel, Deliver
 from trunkline.events import CancelAcknowledged
@@ -212,8 +215,10 @@ class WalletAgent(Resident):
         process: ProcessIdentity,
         version: str,
         entropy: Callable[[int], bytes],
+        tokens: WalletTokens | None = None,
     ) -> None:
         super().__init__(feed, EDGE, AGENT, version, process, entropy)
+        self._tokens = tokens
         self._budget = Budget(settings.max_msats_per_job, settings.max_msats_per_day)
         self._prepay = settings.prepay
         self._mints = frozenset(mint.rstrip("/") for mint in settings.mints)
@@ -227,8 +232,8 @@ class WalletAgent(Resident):
         self._background = background
 
     def definitions(self) -> tuple[ToolDefinition, ...]:
-        """Its four tools."""
-        return DEFINITIONS
+        """Its tools."""
+        return DEFINITIONS if self._tokens is None else (*DEFINITIONS, *wallet_tokens.DEFINITIONS)
 
     # -- before it is called -------------------------------------------------------------------------------------------
 
@@ -274,6 +279,8 @@ class WalletAgent(Resident):
                     self._pay(effect, msgspec.json.decode(bytes(effect.input), type=Payment), now)
                 case _ if effect.tool_id == MINT:
                     self._background.spawn(self._mint(effect, msgspec.json.decode(bytes(effect.input), type=_Mint)))
+                case _ if effect.tool_id in wallet_tokens.TOOLS and self._tokens is not None:
+                    self._background.spawn(self._token(effect, self._tokens))
                 case _ if effect.tool_id == NEW:
                     self._new(effect, msgspec.json.decode(bytes(effect.input), type=_New))
                 case _:
@@ -430,6 +437,19 @@ class WalletAgent(Resident):
             self._failed(effect, fault("tool.failed", failed.why))
             return
         self._done(effect, {"mint": wish.mint, "msats": wish.msats, "invoice": invoice, "expires_s": expires_s})
+
+    async def _token(self, effect: Deliver, tokens: WalletTokens) -> None:
+        """Take ecash out or in."""
+        try:
+            told = await tokens.carried_out(effect)
+        except msgspec.DecodeError:
+            self._failed(effect, fault("tool.invalid_input"))
+        except RailFailed as failed:
+            status = Status.UNKNOWN if failed.is_unknown else Status.FAILED
+            self.finish(effect.call_id, status, fault("tool.failed", failed.why))
+        else:
+            # What is on record of it is there before anybody is told.
+            self._feed.when_stored(lambda: self._done(effect, told))
 
     async def _stored(self, step: wallet.Step) -> None:
         import asyncio

@@ -38,26 +38,10 @@ class Reader:
             for type_, kind in kinds.items()
         }
 
-    def read(self, body: bytes) -> Message[Any]:
-        """The message in a frame; one of a type that is not of this direction keeps its payload unread.
-
-        Raises ``NotStrictJson``, ``EnvelopeError`` or ``PayloadError``.
-        """
-        return self._read(body)[0]
-
-    def _read(self, body: bytes) -> Read:
-        value = strictjson.load(body)
-        try:
-            message = self._decoders[value["type"]](body)
-        except (KeyError, TypeError, msgspec.DecodeError):
-            return self._read_with_care(body), value
-        if not is_timestamp(message.ts):
-            raise not_a_time()
-        return message, value
-
     def read_all(self, bodies: list[bytes]) -> Sequence[Read | Unread]:
-        """The messages in these frames and the same as plain JSON, or what ``read`` would raise.
+        """The messages in these frames and the same as plain JSON, or what is wrong with one.
 
+        One of a type that is not of this direction keeps its payload unread.
         Several at once take three quarters of the time: what is strict JSON as an array of them is so each by itself.
         """
         if len(bodies) > 1:
@@ -78,6 +62,16 @@ class Reader:
         except (strictjson.NotStrictJson, EnvelopeError, PayloadError) as exc:
             return exc
 
+    def _read(self, body: bytes) -> Read:
+        value = strictjson.load(body)
+        try:
+            message = self._decoders[value["type"]](body)
+        except (KeyError, TypeError, msgspec.DecodeError):
+            return self._read_with_care(body), value
+        if not is_timestamp(message.ts):
+            raise not_a_time()
+        return message, value
+
     def _read_with_care(self, body: bytes) -> Message[Any]:
         """With the place of the fault, and whose it is."""
         unread = envelope(body)
@@ -85,6 +79,4 @@ class Reader:
         return unread if kind is None else msgspec.structs.replace(unread, payload=payload(kind, unread))
 
 
-_from_agent: Final = Reader(FROM_AGENT)
-read_agent: Final = _from_agent.read
-read_agents: Final = _from_agent.read_all
+read_agents: Final = Reader(FROM_AGENT).read_all

@@ -46,18 +46,8 @@ from trunkline.edges.ossa.replies import OwedResults, Saying
 from trunkline.edges.ossa.translate import EDGE, EXCHANGE, REGISTER, US, context_of, derived_id
 from trunkline.effects import Answer, ConfirmTools, Progress, Reply, ToSession, Wait
 from trunkline.events import CallRequested, Event, Noticed, ProcessStepped
-from trunkline.model import (
-    EMPTY_OBJECT,
-    CallView,
-    Fault,
-    LargeOutput,
-    Now,
-    Principal,
-    ToolDefinition,
-    ToolView,
-    fault,
-    stamp,
-)
+from trunkline.model import EMPTY_OBJECT, Fault, LargeOutput, Now, Principal, ToolDefinition, fault, stamp
+from trunkline.shown import CallView, ToolView
 
 # What of one agent may wait or run at once; more is refused with 507 (OSSA-057), and before one provider's queue has no
 # place for it any more.

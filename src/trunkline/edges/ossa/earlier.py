@@ -14,7 +14,8 @@ from typing import Final
 
 from trunkline.edges.exchange import Views
 from trunkline.edges.ossa.messages import Message
-from trunkline.model import CallView, Now, Status, tool_agent
+from trunkline.model import Now, Status, tool_agent
+from trunkline.shown import CallView
 
 # How long after a start an answer of before is still told apart: as long as any call may run by the built-in limits.
 LATE_S: Final = 3600.0

@@ -166,8 +166,9 @@ def _named_key(text: str) -> str:
         header = None
     if not isinstance(header, dict) or header.keys() - {"alg", "kid", "typ"}:
         raise Refused(UNAUTHORIZED, "the signature's header has to be alg, kid and typ")
-    kid = header.get("kid")
-    if header.get("alg") not in ALGORITHMS or header.get("typ", TYPE) != TYPE or not isinstance(kid, str):
+    algorithm, kid = header.get("alg"), header.get("kid")
+    is_known = isinstance(algorithm, str) and algorithm in ALGORITHMS and header.get("typ", TYPE) == TYPE
+    if not is_known or not isinstance(kid, str) or not kid.isprintable():
         raise Refused(UNAUTHORIZED, f"expected a signature with alg EdDSA, a kid, and typ {TYPE}")
     return kid
 

@@ -88,8 +88,9 @@ class PusherConnections:
     ) -> None:
         """Serve a socket that was accepted. ``came`` makes its client, given ``on_output``; ``left`` forgets it."""
         writer = Writer(socket, session, self._background)
-        self._writers.add(writer)
+        # First, and only then counted as open: if it raises, nobody is there whom `wait_closed` would wait for.
         client = came(writer.wake)
+        self._writers.add(writer)
         alarm = Alarm(self._feed, session.wake_at, client.wake)
         alarm.set()
         writing = self._background.spawn(writer.run())

@@ -39,7 +39,8 @@ from trunkline.edges.pylon.client import Client
 from trunkline.edges.pylon.origins import Origins, origin_of
 from trunkline.edges.request_scope import address_of
 from trunkline.edges.shares import SHARE, Share, Shares
-from trunkline.model import ToolView, fault
+from trunkline.model import fault
+from trunkline.shown import ToolView
 
 PREFIX: Final = "/app/"
 # Pages of one person, and some that were not closed.

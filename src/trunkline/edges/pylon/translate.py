@@ -17,7 +17,8 @@ from msgspec import Raw, Struct
 from trunkline.edges.pusher.frames import encode
 from trunkline.edges.pylon.messages import RequestId
 from trunkline.effects import Answer
-from trunkline.model import MAX_OUTPUT_BYTES, Fault, Now, Status, ToolDefinition, ToolView, stamp
+from trunkline.model import MAX_OUTPUT_BYTES, Fault, Now, Status, ToolDefinition, stamp
+from trunkline.shown import ToolView
 
 EDGE: Final = "pylon"
 AGENT: Final = "pylon.codex"

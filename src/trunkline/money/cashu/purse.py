@@ -1,16 +1,16 @@
-"""Ecash that is ours at one mint: proofs, what was locked or taken for a job, swaps that were begun, and funding.
+"""Ecash that is ours at one mint: proofs, and where each of them is.
 
 Owns which proofs are taken for a payment and what is known of a swap before its answer comes. Does not own the file,
 nor the mint. Pure: a change is a new purse, which is on disk before the mint is asked. Whoever reads a purse has the
 money: it is kept encrypted (``purse_file`` of the edge).
 
-Invariant: each proof is in one place: among those that can be spent, locked to a payee, taken for a job, or in a swap
-that was begun.
+Invariant: each proof is in one place: among those that can be spent, locked to a payee, taken for a job, in a token
+that was made to be given away, or in a swap that was begun.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -29,6 +29,8 @@ MAX_PROOFS: Final = 4096
 MAX_PURSE_BYTES: Final = 8_388_608
 # Tokens that are locked to payees, or that strangers locked to us, at a time; each has the payee's event with it.
 MAX_LOCKED: Final = 256
+# Tokens that were made to be given away and that nobody has received yet.
+MAX_SENT: Final = 64
 
 
 class Begun(Struct, frozen=True):
@@ -47,6 +49,10 @@ class Begun(Struct, frozen=True):
     instead_of: str = ""
     # The payment whose lock has ended and that is had back.
     reclaims: str = ""
+    # The name of the token that the first ``locked`` outputs are, if they are to be given away and not locked.
+    token: str = ""
+    # Whoever gave us the inputs has them as well: they are ours only when they are swapped.
+    is_received: bool = False
 
 
 class Locked(Struct, frozen=True):
@@ -73,6 +79,18 @@ class Taken(Struct, frozen=True):
     proofs: tuple[Proof, ...]
 
 
+class SentToken(Struct, frozen=True):
+    """Proofs that anybody can spend who is given them: kept until somebody has, so that they can be shown again."""
+
+    name: str
+    proofs: tuple[Proof, ...]
+
+    @property
+    def amount(self) -> int:
+        """What they are worth."""
+        return sum(proof.amount for proof in self.proofs)
+
+
 class Funding(Struct, frozen=True):
     """An invoice of the mint that somebody was given to pay. Whoever knows ``quote`` can have what was paid."""
 
@@ -90,6 +108,7 @@ class Purse(Struct, frozen=True):
     locked: tuple[Locked, ...] = ()
     taken: tuple[Taken, ...] = ()
     funding: tuple[Funding, ...] = ()
+    sent: tuple[SentToken, ...] = ()
 
     def __repr__(self) -> str:
         """Without anything that could be spent."""
@@ -107,7 +126,9 @@ class Purse(Struct, frozen=True):
         return sum(one.amount for one in self.locked) + on_its_way
 
     def _own_of(self, begun: Begun) -> tuple[Proof, ...]:
-        """Inputs that are ours already: those that a stranger locked to us are his until they are swapped."""
+        """Inputs that are ours already: those that a stranger gave us are his until they are swapped."""
+        if begun.is_received:
+            return ()
         held = {proof.secret for one in self.taken for proof in one.proofs}
         held |= {proof.secret for one in self.locked for proof in one.proofs}
         return tuple(proof for proof in begun.inputs if proof.secret not in held)
@@ -130,15 +151,29 @@ class Purse(Struct, frozen=True):
         left = tuple(one for one in self.proofs if one.secret not in secrets)
         return msgspec.structs.replace(self, proofs=left, begun=(*self.begun, begun))
 
-    def end(self, begun: Begun, proofs: Sequence[Proof], locked: Locked | None = None) -> Purse:
-        """A swap is over, with the one in whose place it was: these proofs are ours, and these locked to a payee."""
+    def end(
+        self,
+        begun: Begun,
+        proofs: Sequence[Proof],
+        locked: Locked | None = None,
+        sent: SentToken | None = None,
+    ) -> Purse:
+        """A swap is over, with the one in whose place it was: these proofs are ours, these locked to a payee, and these
+        to be given away.
+        """
         first = begun.instead_of or begun.name
         return msgspec.structs.replace(
             self,
             proofs=(*self.proofs, *proofs),
             begun=tuple(one for one in self.begun if first not in (one.name, one.instead_of)),
             locked=self.locked if locked is None else (*self.locked, locked),
+            sent=self.sent if sent is None else (*self.sent, sent),
         )
+
+    def without_sent(self, spent: Collection[str]) -> Purse:
+        """Proofs with these secrets are spent: tokens of which nothing is left are over."""
+        left = tuple(one for one in self.sent if not all(proof.secret in spent for proof in one.proofs))
+        return msgspec.structs.replace(self, sent=left)
 
     def with_locked(self, changed: Locked) -> Purse:
         """What is locked for a payment is known better."""

@@ -18,7 +18,8 @@ from trunkline.edges.chiffon.session import HEALTH_CHECK, AgentSession, Probe
 from trunkline.effects import Admit, Deliver
 from trunkline.entries import CallSettled
 from trunkline.events import Event
-from trunkline.model import CallView, Health, Now, Status
+from trunkline.model import Health, Now, Status
+from trunkline.shown import CallView
 
 
 def health(kit: Kit, agent_id: str = "infra-1") -> Health:

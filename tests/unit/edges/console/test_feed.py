@@ -44,6 +44,14 @@ def test_a_batch_holds_what_lies_between_its_two_numbers() -> None:
     assert lines.frame(follower(10), 10) is None
 
 
+def test_what_came_before_a_gap_is_not_kept() -> None:
+    """Who begins to watch is also shown what was recorded before and reached the disk only then: not all of it."""
+    lines = recent(entry(5), entry(6), entry(8), entry(9))
+    assert not lines.has(4, 9)
+    assert lines.has(7, 9)
+    assert [one["n"] for one in told(lines.frame(follower(7), 9))["entries"]] == [8, 9]
+
+
 def test_pages_at_the_same_place_get_the_same_bytes() -> None:
     lines = recent(entry(1), entry(2, "call.accepted"))
     first, second = follower(0, Follow(kinds=frozenset({"notice"}))), follower(0, Follow(kinds=frozenset({"notice"})))

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from tests.inhabited import Inhabited
 from trunkline.edges.doors import Door
 from trunkline.edges.http.edge import HttpEdge
-from trunkline.edges.listener import Connections
 from trunkline.edges.waiting import Waiting
+from trunkline.edges.web_connection import Connections
 from trunkline.events import Event
 from trunkline.testing.memory import OPERATOR_TOKEN
 

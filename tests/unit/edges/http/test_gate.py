@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from tests.inhabited import Inhabited
 from tests.unit.edges.http.conftest import Server, wait_until
-from trunkline.edges import bearer, listener
+from trunkline.edges import bearer, web_connection
 from trunkline.edges.doors import Door
 from trunkline.edges.hosts import is_our_host
 from trunkline.edges.http import gate
@@ -138,7 +138,7 @@ async def door(scope: Scope, _receive: Receive, send: Send) -> None:
     ],
 )
 async def test_behind_a_door_another_edge_answers(path: str, token: str | None, status: int, says: str) -> None:
-    doors = [Door(("/v1/spaces",), door), Door(("/api/agent",), door, own_gate=True)]
+    doors = [Door(("/v1/spaces",), door), Door(("/api/agent",), door, gate_of="chiffon")]
     async with Server(Inhabited(), doors) as server:
         found = await server.ask("GET", path, token)
         assert found.status_code == status
@@ -187,7 +187,7 @@ async def test_behind_a_door_with_its_own_gate_each_token_has_its_share_and_stra
 ) -> None:
     monkeypatch.setattr(gate, "MAX_REQUESTS", 2)
     held = Held()
-    async with Server(Inhabited(), [Door(("/api/agent",), held, own_gate=True, edge="chiffon")]) as server:
+    async with Server(Inhabited(), [Door(("/api/agent",), held, gate_of="chiffon")]) as server:
         greedy, other = (server.exchange.token("chiffon", name, "infra") for name in ("greedy", "other"))
         # A token of another edge is a stranger's here.
         asking = [
@@ -205,10 +205,12 @@ async def test_behind_a_door_with_its_own_gate_each_token_has_its_share_and_stra
 
 @pytest.mark.parametrize("path", ["/v1/tools", "/healthz", "/api/agent/x"])
 async def test_the_last_connections_are_the_operators(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 3)
-    monkeypatch.setattr(listener, "RESERVED_CONNECTIONS", 2)
+    monkeypatch.setattr(web_connection, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(web_connection, "RESERVED_CONNECTIONS", 2)
     held = Held()
-    async with Server(Inhabited(), [Door(("/v1/held",), held), Door(("/api/agent",), door, own_gate=True)]) as server:
+    async with Server(
+        Inhabited(), [Door(("/v1/held",), held), Door(("/api/agent",), door, gate_of="chiffon")]
+    ) as server:
         asking = [asyncio.create_task(server.ask("GET", "/v1/held", server.exchange.alice)) for _ in range(3)]
         await wait_until(lambda: held.asked == 3)
         for token in (server.exchange.approver, "tl_nobodys", None):

@@ -26,7 +26,8 @@ from trunkline.events import (
     TokenIssued,
 )
 from trunkline.hub.state import RECENT_CALLS
-from trunkline.model import FAULTS, LISTED_OUTPUT_BYTES, LargeOutput, Principal, fault
+from trunkline.model import FAULTS, LargeOutput, Principal, fault
+from trunkline.shown import LISTED_OUTPUT_BYTES
 from trunkline.testing.memory import OPERATOR_TOKEN
 
 # An edge whose credentials are pairs of keys; it does nothing else here.

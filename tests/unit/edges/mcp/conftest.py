@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from trunkline.config import Config
+from trunkline.edges.exchange import Timer
 from trunkline.edges.http.edge import HTTP
 from trunkline.edges.mcp.edge import MCP
 from trunkline.edges.waiting import Waiting
@@ -157,6 +158,28 @@ async def wait_until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(BOUND_S):
         while not condition():  # noqa: ASYNC110  there is no event to wait for
             await asyncio.sleep(0.005)
+
+
+class Timers:
+    """The timers that were asked of an exchange since, and neither rang nor were canceled."""
+
+    def __init__(self, exchange: MemoryExchange, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._later = exchange.feed.call_later
+        self._asked: list[tuple[str, Any]] = []
+        monkeypatch.setattr(exchange.feed, "call_later", self._call_later)
+
+    def _call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        def ring() -> None:
+            self._asked.remove(asked)
+            callback()
+
+        asked = (callback.__qualname__, self._later(delay_s, ring))
+        self._asked.append(asked)
+        return asked[1]  # type: ignore[no-any-return]
+
+    def of(self, name: str) -> int:
+        """Those that call a method."""
+        return sum(called == name and not timer.cancelled() for called, timer in self._asked)
 
 
 def memory_exchange(**terms: Any) -> MemoryExchange:

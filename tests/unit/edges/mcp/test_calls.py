@@ -17,6 +17,7 @@ from tests.unit.edges.mcp.conftest import (
     SHELL_NAME,
     Client,
     Served,
+    Timers,
     memory_exchange,
     messages_of,
     wait_until,
@@ -25,7 +26,7 @@ from trunkline.config import Config
 from trunkline.edges.mcp.awaiting import Awaiting
 from trunkline.entries import CallAccepted
 from trunkline.model import Fault, Limits, Status, ToolDefinition, fault
-from trunkline.testing.memory import ANY_OBJECT
+from trunkline.testing.memory import ANY_OBJECT, NOWHERE
 
 
 async def test_a_call_gives_the_output_as_text_and_as_data(client: Client) -> None:
@@ -133,7 +134,7 @@ async def test_a_client_that_cannot_open_addresses_is_told_what_waits_and_where(
     result = await client.call(SHELL_NAME, {"command": "ls"})
     asked = approval_id(served)
     assert result["isError"] is True
-    assert f"`trunkline approve {asked} --home /nowhere`" in result["content"][0]["text"]
+    assert f"`trunkline approve {asked} --home {NOWHERE}`" in result["content"][0]["text"]
     assert f"{served.url}/#/approvals/{asked}" in result["content"][0]["text"]
     assert not served.shell.delivered
     # The question is still open, and nothing of the request is: no connection waits for a person (decision 11).
@@ -307,3 +308,13 @@ async def test_the_exchange_stops_while_a_call_runs(served: Served, client: Clie
     await served.exchange.edges.stop_last()
     answer: httpx.Response = await running
     assert "is on record and goes on" in messages_of(answer)[-1]["error"]["message"]
+
+
+async def test_nothing_is_looked_at_again_after_the_stop(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    timers = Timers(served.exchange, monkeypatch)
+    client = await served.client().begin()
+    await client.call(ECHO_NAME, {"text": "hi"})
+    assert timers.of("Calls._look_after") == 1, "one timer, for all calls that wait"
+    await served.exchange.edges.stop()
+    await served.exchange.edges.stop_last()
+    assert timers.of("Calls._look_after") == 0

@@ -13,7 +13,8 @@ from trunkline.config import Profile
 from trunkline.edges.mcp import catalogue
 from trunkline.edges.mcp.catalogue import Catalogue, listed
 from trunkline.edges.mcp.messages import BadMessage
-from trunkline.model import ToolDefinition, ToolView
+from trunkline.model import ToolDefinition
+from trunkline.shown import ToolView
 from trunkline.testing.memory import ANY_OBJECT, MemoryExchange
 
 PROFILES = (

@@ -66,6 +66,8 @@ def test_a_session_that_ended_is_gone_and_only_so_many_ends_are_kept() -> None:
     assert made.find(session_id, "mcp:me") is not None
     made.end(session_id)
     assert made.find(session_id, "mcp:me") is None
+    for other in (session_id.rstrip("="), f"{session_id}=", session_id.replace("-", "+").replace("_", "/")):
+        assert other == session_id or made.find(other, "mcp:me") is None
     for _ in range(MAX_ENDED + 10):
         made.end(made.new("mcp:me", "2025-11-25", opens_urls=False))
     assert len(made._ended) == MAX_ENDED

@@ -108,6 +108,9 @@ def test_a_command_in_an_answer_names_the_home_where_it_is_not_the_usual_one() -
         assert b" --home '/srv/a home'`" in said
     assert " --home '/srv/a home'`" in str(wording.elicitations(asked, "u"))
     assert b"--home" not in Wording("1.0", is_modern=True).told_to_wait(asked, "u")
+    # What a tool says is its own word.
+    lured = Outcome("c1", Status.FAILED, fault=fault("tool.failed", "`trunkline approve a7` first"))
+    assert b"--home" not in wording.outcome(lured, PLAIN)
 
 
 def test_progress_only_grows() -> None:

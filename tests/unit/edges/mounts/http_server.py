@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 
 # At the end of an answer: close the connection after it.
 CLOSE = b"<close>"
 
 
-class HttpServer:
-    """Answers each request with what ``respond`` gives."""
+class HttpServer(abc.ABC):
+    """Answers each request with what its child's ``respond`` gives."""
 
     def __init__(self) -> None:
         # How many connections there were, and how many there are.
@@ -18,9 +19,9 @@ class HttpServer:
         self._talks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server
 
+    @abc.abstractmethod
     def respond(self, method: str, target: str, headers: dict[str, str], body: bytes) -> bytes:
         """The whole answer to one request."""
-        raise NotImplementedError
 
     async def listen(self) -> None:
         self._server = await asyncio.start_server(self._talk, "127.0.0.1", 0)

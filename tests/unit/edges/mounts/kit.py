@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 from trunkline.config import AgentProgram, Config, McpServer
@@ -11,8 +13,10 @@ from trunkline.edges.mounts.session import Said, Session
 from trunkline.edges.piped import KeptOwner
 from trunkline.events import AgentExited, AgentLaunched
 from trunkline.model import ProcessIdentity
+from trunkline.shown import AgentView
 from trunkline.testing.memory import MemoryExchange
 
+WAIT_S = 20.0
 SCHEMA = {"type": "object"}
 ECHO = {"name": "echo", "description": "Echo.", "inputSchema": SCHEMA}
 DISCOVERED = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {"listChanged": True}}}
@@ -21,6 +25,21 @@ INITIALIZED = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "
 
 def line(message: object) -> bytes:
     return json.dumps(message).encode()
+
+
+class HasMounted:
+    """Who has an exchange in memory that runs, with one server in it: `mcp.x`."""
+
+    exchange: MemoryExchange
+
+    @property
+    def view(self) -> AgentView:
+        return next(view for view in self.exchange.views.agents() if view.agent_id == "mcp.x")
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not condition():  # noqa: ASYNC110  (nothing calls back for this)
+                await asyncio.sleep(0.01)
 
 
 class Talk:

@@ -21,16 +21,14 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 from msgspec import Raw
 
 from tests.unit.edges.mounts.http_server import HttpServer, answered
-from tests.unit.edges.mounts.kit import ECHO
+from tests.unit.edges.mounts.kit import ECHO, WAIT_S, HasMounted
 from trunkline.config import Config, McpServer, McpSignIn
 from trunkline.edges.client import Answer, request
 from trunkline.edges.http.edge import HTTP
 from trunkline.edges.mounts.edge import MOUNTS
 from trunkline.entries import CallSettled
-from trunkline.model import AgentView
 from trunkline.testing.memory import OPERATOR_TOKEN, MemoryExchange
 
-WAIT_S = 20.0
 CALLBACK = "/oauth/callback"
 
 
@@ -259,7 +257,7 @@ def sites() -> Iterator[ProtectedServer]:
         loop.close()
 
 
-class World:
+class World(HasMounted):
     """An exchange that has mounted such a server, its operator, and a browser on this machine."""
 
     def __init__(self, home: Path, *, server_host: str = "localhost", **sign_in: str) -> None:
@@ -268,7 +266,6 @@ class World:
         self._sign_in = sign_in
         self.issuer = AuthorizationServer()
         self.server = ProtectedServer(self.issuer)
-        self.exchange: MemoryExchange
         self.base = ""
 
     async def __aenter__(self) -> Self:
@@ -298,15 +295,6 @@ class World:
         await self.end()
         await self.server.stop()
         await self.issuer.stop()
-
-    @property
-    def view(self) -> AgentView:
-        return next(view for view in self.exchange.views.agents() if view.agent_id == "mcp.x")
-
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while not condition():  # noqa: ASYNC110  (nothing calls back for this)
-                await asyncio.sleep(0.01)
 
     async def signed_out(self) -> None:
         await self.until(lambda: self.view.state == "signed-out")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import tracemalloc
 from collections.abc import AsyncIterator
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from trunkline.edges.client import Endpoint, Unreachable
 from trunkline.edges.mcp_words import header_text, header_value
 from trunkline.edges.mounts.http_streams import Connections, EventReader, NotConnected, SentEvent
+from trunkline.edges.shares import FREE_BYTES, MAX_SHARE_BYTES, Share, Shares
 
 
 class Server:
@@ -22,6 +24,7 @@ class Server:
     def __init__(self) -> None:
         self.says = [b""]
         self.stays = True
+        self.shares = Shares()
         self.connections = 0
         self.requests = b""
         self._server: asyncio.Server
@@ -30,7 +33,7 @@ class Server:
     async def start(self) -> Connections:
         self._server = await asyncio.start_server(self._talk, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
-        return Connections(Endpoint("127.0.0.1", port, "/mcp", is_tls=False), None)
+        return Connections(Endpoint("127.0.0.1", port, "/mcp", is_tls=False), None, Share(self.shares, "mcp.x"))
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -100,6 +103,35 @@ async def test_what_is_no_answer_or_too_much_of_one_is_unreachable(server: Serve
         async with asyncio.timeout(10), connections.request("POST", {}, b"x") as answer:
             await answer.body(1000)
     connections.close()
+
+
+async def test_what_is_kept_of_all_answers_of_a_server_has_a_bound_and_is_given_back(server: Server) -> None:
+    connections = await server.start()
+    body = b"x" * 200_000
+    server.says = [b"HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n", body]
+    async with asyncio.timeout(10), connections.request("POST", {}, b"x") as answer:
+        assert await answer.body(1_000_000) == body
+        assert server.shares.held("mcp.x") == len(body) - FREE_BYTES
+    assert server.shares.held("mcp.x") == 0
+    server.shares.change("mcp.x", MAX_SHARE_BYTES)
+    async with asyncio.timeout(10), connections.request("POST", {}, b"x") as answer:
+        with pytest.raises(Unreachable, match="more of its answers is on its way than is kept"):
+            await answer.body(1_000_000)
+    assert server.shares.held("mcp.x") == MAX_SHARE_BYTES
+    connections.close()
+
+
+def test_an_event_of_very_many_lines_takes_no_more_than_its_bytes() -> None:
+    reader = EventReader(1_000_000)
+    tracemalloc.start()
+    try:
+        for _ in range(900):
+            assert reader.receive(b"data:\n" * 1000) == []
+        assert tracemalloc.get_traced_memory()[0] < 3_000_000
+    finally:
+        tracemalloc.stop()
+    assert reader.kept == 900_000
+    assert reader.receive(b"data: end\n\n") == [SentEvent(b"\n" * 900_000 + b"end")]
 
 
 async def test_a_body_without_a_length_ends_with_its_connection(server: Server) -> None:

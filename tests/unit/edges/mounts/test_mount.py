@@ -315,4 +315,4 @@ def test_a_configuration_without_servers_imports_nothing_that_speaks_with_them()
         " ('mcp', 'mcp_types', 'httpx', 'httpx2', 'pydantic', 'keyring')}; print(sorted(found))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
-    assert done.stdout.strip() == "['trunkline.edges.mounts.edge']"
+    assert done.stdout.strip() == "['trunkline.edges.mounts.edge', 'trunkline.edges.mounts.names']"

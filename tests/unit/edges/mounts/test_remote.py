@@ -11,16 +11,15 @@ import pytest
 from msgspec import Raw
 
 from tests.unit.edges.mounts.http_server import CLOSE, HttpServer, answered
-from tests.unit.edges.mounts.kit import ECHO
+from tests.unit.edges.mounts.kit import ECHO, HasMounted
 from trunkline.config import Config, McpServer
 from trunkline.edges.mounts import mount, notices
 from trunkline.edges.mounts import remote as module
 from trunkline.edges.mounts.edge import MOUNTS
 from trunkline.entries import CallSettled
-from trunkline.model import AgentView, Status
+from trunkline.model import Status
 from trunkline.testing.memory import MemoryExchange
 
-WAIT_S = 20.0
 BAD = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad"}}'
 HANDSHAKE = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": True}}, "serverInfo": {}}
 
@@ -88,7 +87,7 @@ def with_handshake(server: Scripted) -> None:
     server.on["DELETE"] = lambda _: answered(204)
 
 
-class Mounting:
+class Mounting(HasMounted):
     """An exchange that has mounted it."""
 
     def __init__(self, url: str, **table: Any) -> None:
@@ -101,15 +100,6 @@ class Mounting:
 
     async def __aexit__(self, *_: object) -> None:
         await self.exchange.edges.stop()
-
-    @property
-    def view(self) -> AgentView:
-        return next(view for view in self.exchange.views.agents() if view.agent_id == "mcp.x")
-
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while not condition():  # noqa: ASYNC110  (nothing calls back for this)
-                await asyncio.sleep(0.01)
 
     async def ready(self) -> None:
         await self.until(lambda: self.exchange.views.tool("mcp.x/echo") is not None)

@@ -352,6 +352,17 @@ async def test_a_public_server_has_a_private_address_asked_only_if_the_operator_
             assert world.issuer.got == []
 
 
+async def test_a_browser_is_sent_to_no_private_address_by_a_public_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def found(host: str, _port: int) -> list[str]:
+        return ["192.168.1.1"] if host == "inside.example" else ["8.8.8.8"]
+
+    monkeypatch.setattr(sign_in_requests, "addresses_of", found)
+    with pytest.raises(sign_in_requests.SignInRefused, match=r"inside\.example is not on the public network"):
+        await sign_in_requests.check_place("https://inside.example/apply?reboot=1", may_be_private=False)
+    await sign_in_requests.check_place("https://inside.example/apply", may_be_private=True)
+    await sign_in_requests.check_place("https://outside.example/apply", may_be_private=False)
+
+
 @pytest.mark.parametrize(
     ("address", "expected"),
     [

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
+from msgspec.structs import replace
 
 from tests.unit.edges.mounts.kit import ECHO, line
 from trunkline.config import McpServer
@@ -107,11 +108,13 @@ def test_tools_are_counted_before_they_are_looked_at() -> None:
     assert found.rejected == (("mcp.x/echo", refused),)
 
 
-def test_resources_and_prompts_are_tools_that_only_read() -> None:
-    found = offered(has_resources=True, has_prompts=True)
+@pytest.mark.parametrize("is_trusted", [False, True])
+def test_resources_and_prompts_are_tools_and_only_read_if_the_server_is_trusted(is_trusted: bool) -> None:
+    found = offered(server=replace(SERVER, trust_annotations=is_trusted), has_resources=True, has_prompts=True)
     assert {one.name: one.side_effects for one in found.definitions} == dict.fromkeys(
-        ["resources.list", "resources.templates", "resources.read", "prompts.list", "prompts.get"], False
+        ["resources.list", "resources.templates", "resources.read", "prompts.list", "prompts.get"], not is_trusted
     )
+    assert {bound.side_effects for bound in found.bound.values()} == {not is_trusted}
     assert translate.parameters(found.bound["resources.read"], Raw(b'{"uri":"a://b","_meta":{}}')) == (
         b'"uri":"a://b"',
         "a://b",

@@ -95,7 +95,9 @@ class Market:
         """The next process on the same record."""
         market = Market.__new__(Market)
         settings = {name: getattr(self.settings.buyer, name) for name in NostrBuyer.__struct_fields__}
-        market.__init__(exchange=self.exchange.restarted(**changes), **settings)  # type: ignore[misc]
+        market.__init__(  # type: ignore[misc]
+            exchange=self.exchange.restarted(**changes), wallet=self.settings.wallet, **settings
+        )
         return market
 
     # -- relays --------------------------------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from tests.requirement import requirement
 from tests.unit.edges.nostr.market import EMBED, PROVIDERS, RANK, US, Market, announcement, embedded, ranked, shown
-from trunkline.edges.nostr import events, messages
+from trunkline.edges.nostr import events, messages, provider_records
 from trunkline.edges.nostr.buyer import LOOK_S
 from trunkline.edges.nostr.events import Draft
 from trunkline.edges.nostr.messages import Status
-from trunkline.edges.nostr.orders import PROCESS
+from trunkline.edges.nostr.order_record import PROCESS
 from trunkline.edges.nostr.provider_records import PROVIDERS as RECORDS
 from trunkline.entries import CallSettled, Noticed, ProcessStep
 from trunkline.events import CancelRequested, SettingsChanged
@@ -654,6 +654,20 @@ def test_how_providers_did_is_known_after_a_restart() -> None:
     steps = market.exchange.views.open_steps(RECORDS)[ANNA.public]
     assert len(steps) <= 16
     assert market.restarted().agent.records.of(ANNA.public).succeeded == 40
+
+
+def test_of_a_provider_that_is_forgotten_nothing_is_open_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    market = Market()
+    for provider in (ANNA, BERT, CARL):
+        market.call(provider=provider.npub)
+        market.answer(provider, embedded())
+    assert set(market.exchange.views.open_steps(RECORDS)) == {ANNA.public, BERT.public, CARL.public}
+    monkeypatch.setattr(provider_records, "MAX_RECORDS", 2)
+    again = market.restarted()
+    assert set(again.exchange.views.open_steps(RECORDS)) == {BERT.public, CARL.public}
+    again.call(provider=DORA.npub)
+    again.answer(DORA, embedded())
+    assert set(again.exchange.views.open_steps(RECORDS)) == {CARL.public, DORA.public}
 
 
 def test_requests_of_a_call_that_ended_without_us_are_taken_back_at_the_start() -> None:

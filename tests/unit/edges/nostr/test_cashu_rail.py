@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.mints import MintServer
+from tests.mints import MintServer, listening
 from tests.unit.edges.nostr.ecash_sides import NOW, Side, locked, token_of, verify, wanted
 from tests.unit.money.cashu.toy_mint import PAYEE_SECRET, PAYER, PAYER_SECRET, ToyMint
 from tests.unit.money.paid import JOB_HASH
@@ -28,10 +27,8 @@ from trunkline.money.refusals import ProofRefused
 async def server() -> AsyncIterator[MintServer]:
     found = MintServer(ToyMint(fee_ppk=100))
     found.wall = lambda: float(NOW)
-    listening = await asyncio.start_server(found.serve, "127.0.0.1", 0)
-    found.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    yield found
-    listening.close()
+    async with listening(found):
+        yield found
 
 
 async def test_what_is_locked_is_taken_redeemed_and_proves_the_payment_to_both(server: MintServer) -> None:

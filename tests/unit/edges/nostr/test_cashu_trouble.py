@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.mints import NUTS, MintServer
+from tests.mints import NUTS, MintServer, listening
 from tests.unit.edges.nostr.ecash_sides import NOW, Side, locked, token_of, verify, wanted
 from tests.unit.money.cashu.toy_mint import PAYEE_SECRET, PAYER_SECRET, ToyMint
 from trunkline.edges.nostr.cashu_rail import LOCK_S, SWAPPED_AT_ONCE, CashuRail
@@ -31,10 +30,8 @@ Garbled = Callable[[int, bytes], tuple[int, bytes]]
 async def server() -> AsyncIterator[MintServer]:
     found = MintServer(ToyMint())  # without fees: each satoshi is counted
     found.wall = lambda: float(NOW)
-    listening = await asyncio.start_server(found.serve, "127.0.0.1", 0)
-    found.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    yield found
-    listening.close()
+    async with listening(found):
+        yield found
 
 
 def without_dleq(status: int, data: bytes) -> tuple[int, bytes]:

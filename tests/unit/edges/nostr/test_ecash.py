@@ -13,12 +13,12 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from tests.mints import MintServer
+from tests.mints import MintServer, listening
 from tests.unit.edges.nostr.kit import OURS
 from tests.unit.edges.nostr.market import WALLET_SECRET
 from tests.unit.money.cashu.toy_mint import PAYEE_SECRET, ToyMint
 from tests.unit.money.paid import JOB_HASH, NPUB, signed_event
-from trunkline.config import NostrKinds
+from trunkline.config import Nostr, NostrKinds, NostrWallet
 from trunkline.edges.background import Background
 from trunkline.edges.nostr import nutzaps
 from trunkline.edges.nostr.cashu_rail import LOCK_S, CashuRail
@@ -27,16 +27,23 @@ from trunkline.edges.nostr.events import Event
 from trunkline.edges.nostr.mint_client import MintClient
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.receipting import Receipting
+from trunkline.edges.nostr.till import Till
+from trunkline.edges.nostr.wallet_agent import WalletAgent
+from trunkline.edges.nostr.wallet_tokens import WalletTokens
+from trunkline.ledger import wallets
+from trunkline.model import Status
 from trunkline.money import wallet
 from trunkline.money.cashu.curve import hash_to_curve
 from trunkline.money.cashu.locks import JOB_TAG, signed_witness
 from trunkline.money.cashu.purse import Purse
 from trunkline.money.cashu.requests import PaymentRequest, read_request, write_request
+from trunkline.money.cashu.sealing import sealed, unsealed
 from trunkline.money.cashu.swaps import outputs_of
+from trunkline.money.cashu.tokens import Token, read_token, write_token
 from trunkline.money.rail import RailFailed, Way
 from trunkline.money.refusals import ProofRefused
 from trunkline.money.wallet import Held, Refused
-from trunkline.testing.memory import MemoryExchange
+from trunkline.testing.memory import MadeCall, MemoryExchange
 
 FUNDED = 100
 
@@ -93,11 +100,8 @@ class House:
 
 @pytest.fixture
 async def server() -> AsyncIterator[MintServer]:
-    found = MintServer(ToyMint())
-    listening = await asyncio.start_server(found.serve, "127.0.0.1", 0)
-    found.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    yield found
-    listening.close()
+    async with listening(MintServer(ToyMint())) as found:
+        yield found
 
 
 @pytest.fixture
@@ -315,3 +319,100 @@ async def wanted_of(server: MintServer) -> Held:
 async def test_ecash_is_bought_in_whole_satoshis(house: House, server: MintServer, msats: int) -> None:
     with pytest.raises(RailFailed, match="whole satoshis"):
         await house.ecash.fund(server.url, msats)
+
+
+def history(house: House) -> list[tuple[str, int]]:
+    house.exchange.store()
+    found = [told for _, told in wallets.history(house.exchange.ledger.reader, "", 50)]
+    return [(told["step"], told["msats"]) for told in found if told["step"].startswith("token")]
+
+
+async def test_a_token_that_is_sent_stands_in_the_history_until_it_was_received_and_after(
+    house: House, server: MintServer
+) -> None:
+    assert await house.ecash.send("name", 13_000) == server.url
+    assert house.money() == (FUNDED - 13, 0)
+    token = read_token(house.ecash.token("name"))
+    assert (token.amount, token.mint) == (13, server.url)
+    assert history(house) == [("token_sent", 13_000)]
+    await payee(server).receive(token)
+    house.exchange.advance(LAST_AGAIN_S + 1)
+    await house.until(lambda: len(history(house)) == 2)
+    assert history(house)[0] == ("token_over", 13_000)
+    with pytest.raises(RailFailed, match="no such token"):
+        house.ecash.token("name")
+
+
+async def test_what_the_record_says_of_tokens_is_mended_at_the_next_start(house: House, server: MintServer) -> None:
+    rail = house.ecash.rails[server.url]
+    await rail.make_token("killed", 13)  # before it was told to the record
+    await house.background.stop()
+    house.ecash.stop()
+    again = House(server, house.home, before=house)
+    assert history(again) == [("token_sent", 13_000)]
+    assert read_token(again.ecash.token("killed")).amount == 13
+    again.ecash.stop()
+    await again.background.stop()
+
+
+async def test_a_token_is_received_from_a_listed_mint_only_and_one_of_ours_is_taken_back(
+    house: House, server: MintServer
+) -> None:
+    text = write_token(Token(server.url, "sat", server.mint.proofs(5)))
+    assert await house.ecash.receive(text) == (server.url, 5)
+    assert (house.money(), history(house)) == ((FUNDED + 5, 0), [("token_received", 5_000)])
+    await house.ecash.send("back", 7_000, server.url)
+    assert await house.ecash.receive(house.ecash.token("back")) == (server.url, 7)
+    assert [step for step, _ in history(house)] == ["token_received", "token_over", "token_sent", "token_received"]
+    for bad, why in (
+        (write_token(Token("https://mint.example", "sat", server.mint.proofs(5))), "not listed"),
+        ("cashuBxx", "."), ("hello", "."), (text, "spent"),
+    ):  # fmt: skip
+        with pytest.raises(RailFailed, match=why) as refused:
+            await house.ecash.receive(bad)
+        # A sentence of ours: what was given is not in it.
+        assert bad not in refused.value.why
+        assert "mint.example" not in refused.value.why
+    for msats, mint, why in ((999, "", "whole satoshis"), (1000, "https://mint.example", "not listed")):
+        with pytest.raises(RailFailed, match=why):
+            await house.ecash.send("x", msats, mint)
+    assert house.money() == (FUNDED + 5, 0)
+
+
+async def test_calls_that_take_ecash_out_and_in_have_nothing_on_record_that_could_be_spent(
+    house: House, server: MintServer
+) -> None:
+    exchange = house.exchange
+    given = exchange.surroundings()
+    till = Till(given.feed, Nostr(), OURS.public, house.payments, Receipting(given.feed, given.views, house.payments))
+    agent = WalletAgent(
+        given.feed, NostrWallet(), house.payments, till, lambda _: True, "", (), house.ecash, lambda: "",
+        house.background, given.process, "0", os.urandom, WalletTokens(house.ecash, WALLET_SECRET, os.urandom),
+    )  # fmt: skip
+    agent.arrive()
+
+    async def called(tool: str, wish: dict[str, Any]) -> MadeCall:
+        call = exchange.call(f"nostr.wallet/{tool}", wish)
+        await house.until(lambda: call.answer)
+        return call
+
+    made = (await called("send", {"msats": 13_000})).output
+    assert (made["mint"], made["msats"]) == (server.url, 13_000)
+    token = unsealed(WALLET_SECRET, (await called("token", {"id": made["id"]})).output["sealed"])
+    assert read_token(token).amount == 13
+    box = sealed(WALLET_SECRET, token, bytes(12))
+    assert (await called("receive", {"sealed": box})).output == {"mint": server.url, "msats": 13_000}
+    # The same once more is spent; what is not sealed, or with another key, is not looked at.
+    asked = len(server.asked)
+    for wrong in (sealed(b"x" * 32, token, bytes(12)), box[:-4], "cashuB"):
+        assert "not sealed" in str((await called("receive", {"sealed": wrong})).outcome.fault)
+    assert len(server.asked) == asked
+    assert "spent" in str((await called("receive", {"sealed": box})).outcome.fault)
+    assert "no such token" in str((await called("token", {"id": made["id"]})).outcome.fault)
+    assert (await called("send", {"msats": 13_000, "mint": "x", "more": 1})).outcome.fault is not None
+    server.is_deaf.add("/v1/swap")
+    unknown = (await called("send", {"msats": 2_000})).outcome
+    assert (unknown.status, "wallet send --again" in str(unknown.fault)) == (Status.UNKNOWN, True)
+    recorded = b"".join(msgspec.json.encode(entry) for entry in exchange.log)
+    secrets = [one.secret for one in (*read_token(token).proofs, *house.ecash.rails[server.url].purse.proofs)]
+    assert [secret for secret in (token, *secrets) if secret.encode() in recorded] == []

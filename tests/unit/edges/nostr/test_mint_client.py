@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.mints import MintServer
+from tests.mints import MintServer, listening
 from tests.unit.money.cashu.toy_mint import ToyMint
 from trunkline.edges.nostr.mint_client import MintClient
 from trunkline.errors import ConfigError
@@ -22,11 +21,8 @@ from trunkline.money.refusals import ProofRefused
 
 @pytest.fixture
 async def server() -> AsyncIterator[MintServer]:
-    found = MintServer(ToyMint())
-    listening = await asyncio.start_server(found.serve, "127.0.0.1", 0)
-    found.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    yield found
-    listening.close()
+    async with listening(MintServer(ToyMint())) as found:
+        yield found
 
 
 def client(server: MintServer) -> MintClient:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import pytest
+
+from trunkline.edges.nostr import provider_records
 from trunkline.edges.nostr.provider_records import MAX_STEPS, PROVIDERS, Record, Records
 from trunkline.entries import ProcessStep
 from trunkline.events import ProcessStepped
@@ -54,3 +57,30 @@ def test_steps_from_before_a_restart_count_towards_the_bound() -> None:
         records = Records()
         records.take_up(on_record(stepped))
         assert len(on_record(stepped)["anna"]) <= MAX_STEPS
+
+
+def test_who_is_forgotten_has_no_step_left_on_record_and_is_who_was_asked_longest_ago(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(provider_records, "MAX_RECORDS", 3)
+    records, stepped = Records(), []
+    for name in ("anna", "bert", "cleo", "anna", "dora", "emil"):
+        stepped += records.count(name, "succeeded", 1)
+    assert list(records.all()) == ["anna", "dora", "emil"]
+    assert set(on_record(stepped)) == {"anna", "dora", "emil"}
+    # Who comes back begins anew.
+    stepped += records.count("bert", "failed", 0)
+    assert records.of("bert") == Record(failed=1)
+    assert set(on_record(stepped)) == {"dora", "emil", "bert"}
+
+
+def test_steps_of_more_providers_than_are_remembered_are_closed_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    records, stepped = Records(), []
+    for name in ("anna", "bert", "cleo", "anna"):
+        stepped += records.count(name, "succeeded", 1)
+    monkeypatch.setattr(provider_records, "MAX_RECORDS", 2)
+    again = Records()
+    stepped += again.take_up(on_record(stepped))
+    assert list(again.all()) == ["cleo", "anna"]
+    assert set(on_record(stepped)) == {"anna", "cleo"}
+    assert Records().take_up(on_record(stepped)) == []

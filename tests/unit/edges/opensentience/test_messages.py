@@ -66,7 +66,22 @@ RESULT_EXAMPLE = """
       }
     }
 """
-read_core = inbox.Reader(wire.FROM_CORE).read
+
+
+def read_by(reader: inbox.Reader, body: bytes) -> Any:
+    """The message in one frame; raises what is wrong with it."""
+    (found,) = reader.read_all([body])
+    if isinstance(found, Exception):
+        raise found
+    return found[0]
+
+
+def read_core(body: bytes) -> Any:
+    return read_by(inbox.Reader(wire.FROM_CORE), body)
+
+
+def read_agent(body: bytes) -> Any:
+    return read_by(inbox.Reader(wire.FROM_AGENT), body)
 
 
 def written_again(message: wire.Message[Any]) -> dict[str, Any]:
@@ -87,7 +102,7 @@ def written_again(message: wire.Message[Any]) -> dict[str, Any]:
 
 @requirement("OS-155")
 def test_the_hello_of_the_specification_is_read_and_written_unchanged() -> None:
-    message = inbox.read_agent(HELLO_EXAMPLE.encode())
+    message = read_agent(HELLO_EXAMPLE.encode())
     assert message.payload.agent_id == "com.graphonomous.core"
     assert message.payload.protocol.supported_versions == (1,)
     assert written_again(message) == json.loads(HELLO_EXAMPLE)
@@ -103,14 +118,14 @@ def test_the_call_of_the_specification_is_read_and_written_unchanged() -> None:
 
 @requirement("OS-157")
 def test_the_result_of_the_specification_is_read_and_written_unchanged() -> None:
-    message = inbox.read_agent(RESULT_EXAMPLE.encode())
+    message = read_agent(RESULT_EXAMPLE.encode())
     assert message.id == "d2c1b0a9-8f7e-6d5c-4b3a-291817161514"
     assert written_again(message) == json.loads(RESULT_EXAMPLE)
 
 
 @requirement("OS-012")
 def test_bodies_stay_the_bytes_they_arrived_as() -> None:
-    message = inbox.read_agent(RESULT_EXAMPLE.encode())
+    message = read_agent(RESULT_EXAMPLE.encode())
     assert bytes(message.payload.output) == b'{ "query_id": "q_123", "results": [], "warnings": [] }'
 
 
@@ -174,7 +189,7 @@ def test_a_wrong_envelope_is_refused_with_the_field_named(type_: str, fields: di
     given = {**envelope(type_, {}), **fields}
     body = json.dumps({name: value for name, value in given.items() if value is not ...}).encode()
     with pytest.raises(RemoteProtocolError) as caught:
-        inbox.read_agent(body)
+        read_agent(body)
     assert caught.value.code == "protocol.invalid_message"
     assert caught.value.in_reply_to is None
     (field,) = fields
@@ -185,14 +200,14 @@ def test_a_wrong_envelope_is_refused_with_the_field_named(type_: str, fields: di
 @pytest.mark.parametrize("body", [b"[]", b'"x"', b"1", b"null"])
 def test_a_message_that_is_no_object_is_refused(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
-        inbox.read_agent(body)
+        read_agent(body)
 
 
 @requirement("OS-014")
 @pytest.mark.parametrize("body", [b"", b"\xff", b"{", b'{"v":1,"v":1}'])
 def test_a_message_that_is_no_strict_json_is_refused(body: bytes) -> None:
     with pytest.raises(NotStrictJson):
-        inbox.read_agent(body)
+        read_agent(body)
 
 
 @requirement("OS-031")
@@ -209,7 +224,7 @@ def test_a_message_that_is_no_strict_json_is_refused(body: bytes) -> None:
     ],
 )
 def test_times_with_offsets_fractions_and_leap_seconds_are_taken(ts: str) -> None:
-    assert inbox.read_agent(json.dumps(envelope("agent.pong", {}, ts=ts)).encode()).ts == ts
+    assert read_agent(json.dumps(envelope("agent.pong", {}, ts=ts)).encode()).ts == ts
 
 
 @requirement("OS-033", "OS-034", "OS-036", "OS-037", "OS-043", "OS-048", "OS-051", "OS-053")
@@ -255,7 +270,7 @@ def test_unknown_fields_are_ignored_at_every_level() -> None:
         **extra,
     }
     given = envelope("agent.tool.call", call, actor={"type": "human", "id": "x", **extra}, **extra)
-    message = inbox.read_agent(json.dumps(given).encode())
+    message = read_agent(json.dumps(given).encode())
     assert message.payload.caller == wire.Caller("human", "x")
     assert json.loads(bytes(message.payload.context)) == call["context"]
 
@@ -273,8 +288,8 @@ def test_unknown_fields_are_ignored_at_every_level() -> None:
 )
 def test_null_in_an_optional_field_is_the_same_as_absent(type_: str, payload: dict[str, Any]) -> None:
     bare = {name: value for name, value in payload.items() if value is not None}
-    with_null = inbox.read_agent(json.dumps(envelope(type_, payload, request_id=None, actor=None)).encode())
-    without = inbox.read_agent(json.dumps(envelope(type_, bare)).encode())
+    with_null = read_agent(json.dumps(envelope(type_, payload, request_id=None, actor=None)).encode())
+    without = read_agent(json.dumps(envelope(type_, bare)).encode())
     assert with_null.request_id is None
     if type_ == "agent.tool.result":
         assert wire.body(with_null.payload.output) is wire.body(with_null.payload.metrics) is None
@@ -327,7 +342,7 @@ WRONG_PAYLOADS = [
 @pytest.mark.parametrize(("type_", "payload", "field"), WRONG_PAYLOADS)
 def test_a_wrong_payload_is_refused_with_the_field_named(type_: str, payload: dict[str, Any], field: str) -> None:
     with pytest.raises(wire.PayloadError) as caught:
-        inbox.read_agent(json.dumps(envelope(type_, payload)).encode())
+        read_agent(json.dumps(envelope(type_, payload)).encode())
     assert caught.value.message.startswith(f"{type_}: ")
     assert field in caught.value.message
     assert caught.value.in_reply_to == f"id-of-{type_}"
@@ -341,18 +356,18 @@ def test_a_fault_never_quotes_a_value() -> None:
         {"call_id": ["hunter2"], "status": "failed"},
     ):
         with pytest.raises(RemoteProtocolError) as caught:
-            inbox.read_agent(json.dumps(envelope("agent.tool.result", payload)).encode())
+            read_agent(json.dumps(envelope("agent.tool.result", payload)).encode())
         assert "hunter2" not in caught.value.message
 
 
 def test_a_wrong_envelope_counts_more_than_a_wrong_payload() -> None:
     with pytest.raises(RemoteProtocolError) as caught:
-        inbox.read_agent(json.dumps(envelope("agent.tool.result", {"status": 1}, id=...)).encode())
+        read_agent(json.dumps(envelope("agent.tool.result", {"status": 1}, id=...)).encode())
     assert not isinstance(caught.value, wire.PayloadError)
 
 
 def test_a_type_of_the_other_direction_keeps_its_payload_unread() -> None:
-    message = inbox.read_agent(json.dumps(envelope("core.tool.call", {"anything": 1})).encode())
+    message = read_agent(json.dumps(envelope("core.tool.call", {"anything": 1})).encode())
     assert bytes(message.payload) == b'{"anything": 1}'
 
 
@@ -432,7 +447,7 @@ def test_an_absent_body_and_null_are_one() -> None:
 @pytest.mark.parametrize("type_", ["agent.pong", "agent.error"])
 def test_any_message_may_carry_an_error(type_: str) -> None:
     error = {"code": "tool.failed", "message": "no"}
-    message = inbox.read_agent(json.dumps(envelope(type_, {}, error=error)).encode())
+    message = read_agent(json.dumps(envelope(type_, {}, error=error)).encode())
     assert message.error == wire.ErrorObject("tool.failed", "no")
 
 
@@ -448,7 +463,7 @@ def one_by_one(bodies: list[bytes]) -> list[object]:
     found: list[object] = []
     for body in bodies:
         try:
-            found.append(inbox.read_agent(body))
+            found.append(read_agent(body))
         except (RemoteProtocolError, NotStrictJson) as exc:
             found.append(repr(exc))
     return found

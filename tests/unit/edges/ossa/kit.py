@@ -56,18 +56,6 @@ class Home:
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
-class Calls(TaskLoop):
-    """The loop of tasks; what is given to a thread is called at once."""
-
-    def run_in_executor(self, _: object, work: Any, *args: object) -> asyncio.Future[Any]:
-        future = self.create_future()
-        try:
-            future.set_result(work(*args))
-        except Exception as error:  # noqa: BLE001  as a thread's future has it
-            future.set_exception(error)
-        return future
-
-
 class Kit:
     """The edge, from outside."""
 
@@ -82,7 +70,7 @@ class Kit:
             self.exchange = before.exchange.restarted(edges=edges)
         self.ids = Random(self.exchange._run)
         self.raised: list[BaseException] = []
-        self.loop = Calls(self.exchange.loop, self.raised.append)
+        self.loop = TaskLoop(self.exchange.loop, self.raised.append)
         self.loop.create_task(self.exchange.edges.start())
         self.exchange.advance(0)
         self.check()

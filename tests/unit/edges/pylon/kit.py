@@ -14,7 +14,8 @@ from tests.pylon import CODEX, Pusher, pusher
 from trunkline.config import BUILTIN_RULES, Config, Pylon
 from trunkline.edges.piped import PipedOwner, PipedProcess, PipedSpec
 from trunkline.edges.pylon.edge import PYLON, PylonEdge
-from trunkline.model import Decision, Policy, Question, Rule
+from trunkline.model import Decision, Policy, Rule
+from trunkline.shown import Question
 from trunkline.testing.memory import MemoryExchange
 
 WAIT_S = 20.0

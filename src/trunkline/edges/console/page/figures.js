@@ -1,8 +1,19 @@
 // The last two minutes in figures: calls that ended in each second, how many of them failed, and how long they took.
-// Pure; fed from the live line, read by the charts. Bounded: a second keeps a sample of its durations, whatever its rate.
+// Also what counts as work: the time in which a person was asked does not. Pure; fed from the live line, read by the charts. Bounded: a second keeps a sample of its durations, whatever its rate.
 
 export const SECONDS = 120;
 const SAMPLE = 64;
+// Calls above a call; bounded, should a chain lead in a circle.
+const MAX_CHAIN = 32;
+
+/** A person was asked about a call for so long: those for which it was made waited meanwhile, and did not work. */
+export function waitedAbove(call, causeOf, ms) {
+  let above = causeOf(call);
+  for (let step = 0; above && step < MAX_CHAIN; step += 1) {
+    above.asked_ms = (above.asked_ms ?? 0) + ms;
+    above = causeOf(above);
+  }
+}
 
 export class Figures {
   constructor() {

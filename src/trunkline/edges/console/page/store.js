@@ -7,7 +7,7 @@
 
 import { get, query } from "./api.js";
 import { throttled } from "./dom.js";
-import { Figures } from "./figures.js";
+import { Figures, waitedAbove } from "./figures.js";
 import { entryOf, progressText } from "./format.js";
 
 const MAX_RECENT = 400;
@@ -31,7 +31,6 @@ const MAX_EARLY = 64;
 // Since when a person is asked about which call.
 const asked = new Map();
 const MAX_ASKED = 1000;
-const MAX_CHAIN = 32;
 
 const listeners = new Map();
 
@@ -179,12 +178,7 @@ const TAKES = {
   "question.closed"(entry) {
     const question = asked.get(entry.approval_id);
     asked.delete(entry.approval_id);
-    // Those for which the call was made, one after the other; bounded, should a chain lead in a circle.
-    let above = causeOf(state.open.get(question?.call_id));
-    for (let step = 0; above && step < MAX_CHAIN; step += 1) {
-      above.asked_ms = (above.asked_ms ?? 0) + entry.at - question.at;
-      above = causeOf(above);
-    }
+    if (question) waitedAbove(state.open.get(question.call_id), causeOf, entry.at - question.at);
   },
   "call.sent"(entry) {
     const call = state.open.get(state.byNumber.get(entry.call));

@@ -1,5 +1,6 @@
 // The entries of one call as a story: for each one its words, its tone and what stands below it. Pure; tested with Node.
 
+import { waitedAbove } from "./figures.js";
 import { brief, duration, failedWith } from "./format.js";
 
 const TELLS = {
@@ -82,15 +83,6 @@ export function told(entry, tool_id) {
   return { n, at, kind, text, tone, detail: detail.filter(Boolean) };
 }
 
-/** A person was asked about a call until `at`: whoever called it waited meanwhile, and did not work. */
-function waited(byNumber, question, at) {
-  let above = question && byNumber.get(byNumber.get(question.call)?.cause);
-  for (let most = 32; above && most > 0; most -= 1) {
-    above.asked_ms += at - question.at;
-    above = byNumber.get(above.cause);
-  }
-}
-
 /**
  * Calls of a correlation as rows of a waterfall: `{call, depth, start, end, took_ms}`, causes before what they caused.
  * `entries` say who caused whom; times are shares of the whole, between 0 and 1. `took_ms` is how long it ran, without the
@@ -111,7 +103,8 @@ export function waterfall(entries, now_ms) {
     } else if (entry.kind === "question.opened" && entry.call) {
       questions.set(entry.approval_id, entry);
     } else if (entry.kind === "question.closed") {
-      waited(byNumber, questions.get(entry.approval_id), entry.at);
+      const question = questions.get(entry.approval_id);
+      if (question) waitedAbove(byNumber.get(question.call), (call) => byNumber.get(call?.cause), entry.at - question.at);
     } else if (entry.kind === "call.settled") {
       const call = calls.get(entry.call_id) ?? byNumber.get(entry.call);
       if (call) Object.assign(call, { started_ms: entry.started_ms ?? null, status: entry.status, failed_with: failedWith(call.tool_id, entry), to: entry.finished_ms ?? entry.at });

@@ -114,10 +114,8 @@ function agentHead(agent) {
     } } }, name);
     return button;
   };
-  const is_launched = agent.pid !== undefined || agent.run_id !== undefined || agent.state === "stopped" || agent.state === "failed";
-  const is_ours = agent.edge === "trunkline" || agent.edge === "space" || agent.edge === "pylon";
   return h("div", { class: "head" }, h("h1", { class: "mono" }, visible(agent.agent_id)), healthOf(agent),
-    is_launched && !is_ours ? h("span", { class: "push row" }, steer("restart", "Restart"), agent.state === "stopped" ? steer("start", "Start", { class: "primary" }) : steer("stop", "Stop", { class: "danger" })) : null);
+    agent.steerable ? h("span", { class: "push row" }, steer("restart", "Restart"), agent.state === "stopped" ? steer("start", "Start", { class: "primary" }) : steer("stop", "Stop", { class: "danger" })) : null);
 }
 
 function agentFacts(agent) {

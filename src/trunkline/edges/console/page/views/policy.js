@@ -60,7 +60,7 @@ function conditions(rule) {
 }
 
 function whatIf(parameters, signal) {
-  const callers = [...new Set(["operator", ...[...state.agents.values()].map((one) => `${one.edge === "trunkline" ? "trunkline" : "agent"}:${one.agent_id}`)])];
+  const callers = [...new Set(["operator", ...[...state.agents.values()].map((one) => `${one.edge}:${one.agent_id}`)])];
   const caller = h("input", { type: "text", value: parameters.get("caller") ?? "", placeholder: "agent:com.example.reporter", list: "callers", autocomplete: "off" });
   const tool = h("input", { type: "text", value: parameters.get("tool") ?? "", placeholder: "com.example.notes/append", list: "tool-ids", autocomplete: "off" });
   const input = h("textarea", { rows: "2", placeholder: '{"text": "hello"}', spellcheck: "false" });
