@@ -11,6 +11,7 @@ removed is brought back by a snapshot.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import re
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -83,6 +84,7 @@ def read_commands(
     return FoundCommands(tuple(reader.found), unclear, reader.plain, tuple(reader.suspects), scripts)
 
 
+@functools.lru_cache(maxsize=256)  # a long line asks about one name thousands of times
 def variable_holds_code(name: str) -> bool:
     """Whether some program runs what stands in this variable."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in programs.CODE_VARIABLES)
