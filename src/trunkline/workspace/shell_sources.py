@@ -28,7 +28,9 @@ _SET_BY_THE_SHELL: Final = frozenset({ANYTHING, "@", "_", "OPTARG", "REPLY"})
 _FILTERS: Final = frozenset({"sort", "uniq", "head", "tail", "grep", "tac"})
 
 # Options with which such a command writes what it is given itself, or something else.
-_WRITES_ITS_OWN: Final = re.compile(r"-+(f?printf|fprint|files0|exec|ok|label|format).*|-f?ls|-[A-Za-z]*[xXoc]|--(.*=.*)?", re.DOTALL)
+_WRITES_ITS_OWN: Final = re.compile(
+    r"-+(f?printf|fprint|files0|exec|ok|label|format).*|-f?ls|-[A-Za-z]*[xXoc]|--(.*=.*)?", re.DOTALL
+)
 # The same in a substitution, and words of it that it would write as they are.
 _WRITES_A_WORD: Final = re.compile(
     r"/-|printf|exec|-ok|label|format|[ \t]--[ \t]|seq[ ].*[A-Za-z]|rev-parse[ ].*(?<![\w-])-[A-Za-z]", re.DOTALL

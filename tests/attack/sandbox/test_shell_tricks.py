@@ -124,7 +124,8 @@ WRAPPINGS = [
     "x={} x", "case x in x) {};; esac", "for x in a; do {}; done", "cat <<E\n{}\nE\n", "cat <<E\n$({})\nE",
     "cat <<'E'\n{}\nE", "eval '{}'", 'eval "{}"', "sh -c '{}'", "{} | x", "x; {}", "x || {}", "{} &", "> o {}",
     "echo ${{x:-{}}}", "echo $(({}))", "# {}\n", "x \\\n{}", '"{}"', "'{}'", "echo {} #", "$(({}))", "env {}",
-    "exec {}", "! {}", "x=1 {}",
+    "exec {}", "! {}", "x=1 {}", "alias echo='{}'\necho a", "alias cat='{}'\ncat <<'E'\nsudo\nE", "echo `# {}\n`",
+    "echo `cat <<'E'\n{}\nE\n`", "cat <<E\n`{}`\nE", 'cat <<"EF"\nE\\\nF\n{}\nEF', "echo $[ {} ]", "(( {} ))", "echo ${{x-{}}}",
 ]  # fmt: skip
 
 
