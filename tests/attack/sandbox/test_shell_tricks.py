@@ -125,7 +125,8 @@ WRAPPINGS = [
     "cat <<'E'\n{}\nE", "eval '{}'", 'eval "{}"', "sh -c '{}'", "{} | x", "x; {}", "x || {}", "{} &", "> o {}",
     "echo ${{x:-{}}}", "echo $(({}))", "# {}\n", "x \\\n{}", '"{}"', "'{}'", "echo {} #", "$(({}))", "env {}",
     "exec {}", "! {}", "x=1 {}", "alias echo='{}'\necho a", "alias cat='{}'\ncat <<'E'\nsudo\nE", "echo `# {}\n`",
-    "echo `cat <<'E'\n{}\nE\n`", "cat <<E\n`{}`\nE", 'cat <<"EF"\nE\\\nF\n{}\nEF', "echo $[ {} ]", "(( {} ))", "echo ${{x-{}}}",
+    "echo `cat <<'E'\n{}\nE\n`", "cat <<E\n`{}`\nE", 'cat <<"EF"\nE\\\nF\n{}\nEF', "echo $[ {} ]", "(( {} ))",
+    "echo ${{x-{}}}",
 ]  # fmt: skip
 
 
