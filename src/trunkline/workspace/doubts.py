@@ -111,6 +111,8 @@ def about_options(name: str, words: tuple[Word, ...], values: Values) -> str | N
 
 
 def _about_make(name: str, words: tuple[Word, ...], values: Values) -> str | None:
+    if values.is_run_by_make():
+        return f"'{name}' may run what stands in a variable that is set"
     for at, word in enumerate(words):
         if found := programs.MAKE_FILE.fullmatch(word.text):
             is_attached = found.group(1) or word.kind is not Kind.LITERAL

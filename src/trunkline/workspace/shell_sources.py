@@ -46,6 +46,8 @@ _PARAMETER: Final = re.compile(
 )
 _PLAIN_DEFAULT: Final = re.compile(r"(\w+):?[-=+?](?:[\w./][\w./-]*)?|(\w+)%[^$`]*")
 _PLAIN_VALUE: Final = re.compile(r"(?:[\w./:@%+,][\w./:@%+=,-]*)?")
+_SHELL_TEXT: Final = re.compile(r"[;|&<>*?\[]")
+_FOR_MAKE: Final = "a variable for make"
 _PLAIN_NUMBER: Final = re.compile(r"(?:[+-]?[0-9][0-9A-Za-z#]*)?")
 
 
@@ -80,7 +82,7 @@ def gives_names(command: Command) -> str:
     texts = {word.text for word in words}
     if command.fed_by and first.text in _FILTERS:
         operands = sum(not text.startswith("-") and not text.isdigit() for text in texts)
-        return command.fed_by if operands <= (first.text == "grep") else ANYTHING
+        return f"{command.fed_by} | {first.text}" if operands <= (first.text == "grep") else ANYTHING
     if first.text in {"grep", "rg"}:
         return f"$({first.text} -l" if any(re.match(r"-[A-Za-z]*l|--files", text) for text in texts) else ANYTHING
     if first.text == "git":
@@ -104,8 +106,14 @@ class Values:
         value = assignment.value
         if not (_PLAIN_VALUE.fullmatch(value.text) and self.is_plain(value)):
             self.found.add(assignment.name)
+        if assignment.name.isupper() and (_SHELL_TEXT.search(value.text) or not self.is_plain(value)):
+            self.found.add(_FOR_MAKE)
         if not (_PLAIN_NUMBER.fullmatch(value.text) and all(map(self.is_number, value.sources))):
             self.found.add(f"number {assignment.name}")
+
+    def is_run_by_make(self) -> bool:
+        """Whether make, which uses variables like its own, would find one that is more than words: `CC='a;b' make`."""
+        return _FOR_MAKE in self.assumed
 
     def note_redefined(self, name: str) -> None:
         """A function or an alias of this name."""
@@ -125,7 +133,9 @@ class Values:
 
     def _is_plain_source(self, source: str) -> bool:
         if source.startswith("$("):
-            return source[2:] in _NAMING and source.split(maxsplit=1)[0] not in self.assumed
+            naming, *filters = source[2:].split(" | ")
+            names = naming.split(maxsplit=1)[0], *filters
+            return naming in _NAMING and not any(f"$({name}" in self.assumed for name in names)
         return source in {NUMBER, FILE_NAMES} or (self._is_own_variable(source) and source not in self.assumed)
 
     @staticmethod
