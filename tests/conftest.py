@@ -17,6 +17,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: the machine that runs this may be busy, and a slow example proves nothing.
 settings.register_profile("trunkline", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+# `make unit`: a property that is broken is mostly seen at once; `make test` tries the whole hundred.
+settings.register_profile("quick", settings.get_profile("trunkline"), max_examples=20)
 settings.load_profile("trunkline")
 
 # New objects after which the collector looks for rings; Python's own figure, 700, is for programs of any size.

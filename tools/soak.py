@@ -121,6 +121,14 @@ def stop(seed: int) -> int:
         return clean_stops(folder, seed, 5)
 
 
+def races(seed: int) -> int:
+    """P-A9: fifty times two exchanges on one home."""
+    from tests.crash.test_two_exchanges import race
+
+    with _folder() as folder:
+        return race(folder, seed, 50)
+
+
 def churn(seed: int) -> int:
     """P-C10: 4,000 connections that come and go."""
     from tests.load.churn import churn as come_and_go
@@ -407,6 +415,7 @@ JOBS: Final = (
     Job(failure, "failed operations"),
     Job(damage, "flipped bytes"),
     Job(stop, "stops"),
+    Job(races, "races"),
     Job(spaces9, "kills"),
     Job(churn, "connections"),
     Job(lost, "killed agents"),

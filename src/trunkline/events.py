@@ -50,6 +50,14 @@ class AgentLaunched(Event):
     manifest: Manifest | None = None
 
 
+class AgentStopping(Event):
+    """The host has asked a launched process to end. ``reason`` is in words of ours that every caller may read."""
+
+    agent_id: str
+    run_id: str
+    reason: str
+
+
 class AgentExited(Event):
     """A launched process ended."""
 

@@ -101,6 +101,8 @@ class AgentView(Struct, frozen=True, omit_defaults=True):
     note: str = ""
     # Whether a person may start, stop and restart it.
     steerable: bool = False
+    # It lives in the exchange, and is no process of its own.
+    resident: bool = False
 
 
 class Question(Struct, frozen=True, omit_defaults=True):

@@ -17,6 +17,11 @@ test("durations and sizes have one unit that fits", () => {
   assert.equal(format.left(10_000, 20_000), "over");
 });
 
+test("an agent that does not run, and should, is not shown as if nothing were wrong", () => {
+  assert.deepEqual(["crashed", "backoff", "unhealthy", "signed-out", "starting", "stopping", "stopped", "ready"].map(format.tone),
+    ["bad", "bad", "bad", "wait", "busy", "busy", "idle", "good"]);
+});
+
 test("a call is named by the number of its entry", () => {
   assert.equal(format.shortId("ecd221d0-7939-8a9b-ae4c-00000000002c"), "#44");
   assert.equal(format.shortId("run_1"), "run_1");

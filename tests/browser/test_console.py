@@ -604,6 +604,19 @@ def test_the_old_address_of_a_question_leads_to_where_it_is_asked_now(
     assert exchange.request("POST", "/v1/reload")[0] == 200
 
 
+def test_a_question_by_a_rule_without_a_reason_names_the_rule(page: Page, exchange: Running, shop: RawAgent) -> None:
+    before = exchange.config_file.read_text()
+    exchange.config_file.write_text(f'{before}\n[[policy.rule]]\ncaller = "http:curt"\ntool = "*"\ndecision = "ask"\n')
+    assert exchange.request("POST", "/v1/reload")[0] == 200
+    waiting = asked(exchange, shop, exchange.new_token("curt", edge="http"))["approval_id"]
+    rule = exchange.request("GET", f"/v1/approvals/{waiting}")[1]["rule"]
+    visit(page, exchange, f"approvals/{waiting}")
+    expect(page.locator(f'[data-question="{waiting}"]')).to_contain_text(f"the rule {rule} asks; it gives no reason")
+    exchange.request("POST", f"/v1/approvals/{waiting}", {"decision": "denied"})
+    exchange.config_file.write_text(before)
+    assert exchange.request("POST", "/v1/reload")[0] == 200
+
+
 def test_an_agents_log_is_read_and_the_agent_restarted(page: Page, exchange: Running) -> None:
     script = exchange.home / "talker.py"
     script.write_text(TALKER)

@@ -47,6 +47,20 @@ def test_a_newcomer_approves_a_paused_command_watches_it_run_and_reads_its_story
         expect(story).to_contain_text("asks; a person has to decide")
         expect(story).to_contain_text("was approved by operator")
         expect(page.get_by_label("Output")).to_contain_text("step 5 of 5")
+        # A second space, from the page that lists the first.
+        page.get_by_role("link", name="Spaces", exact=True).click()
+        expect(page.get_by_role("link", name="demo", exact=True)).to_be_visible()
+        page.get_by_label("Name of the space").fill("second")
+        page.get_by_role("button", name="Make a space").click()
+        expect(page.get_by_role("heading", name="second")).to_be_visible()
+        # What was denied is on record, and so on the page of its run.
+        denied = {"type": "createFile", "path": ".git/hooks/post-commit", "content": "x"}
+        message = {"protocolVersion": "1.0", "operations": [denied]}
+        run = exchange.request("POST", "/v1/spaces/second/runs?wait=20", message)[1]
+        page.evaluate("where => { location.hash = where; }", f"#/spaces/second/runs/{run['runId']}")
+        operation = page.get_by_role("article").filter(has_text="create file")
+        expect(operation).to_contain_text("refused")
+        expect(operation).to_contain_text("policy.denied")
     finally:
         profile.close()
         exchange.stop()

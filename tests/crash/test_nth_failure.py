@@ -45,8 +45,7 @@ def each_operation(seed: int, kind: Failure, *, persistent: bool) -> int:
             try:
                 reported += judge_failed(run, kind)
                 # The process is gone, the machine goes on; or it does not, and what was not synced is lost.
-                *_, left = disk.states()
-                judge(run, left, len(disk.steps), folder)
+                judge(run, disk.image(), len(disk.steps), folder)
                 judge(run, disk.after_power_loss(Random(n)), len(disk.steps), folder)
             except (AssertionError, LedgerError) as exc:
                 exc.add_note(f"seed {seed}, {kind}, operation {n}: {disk.failures[0]}")

@@ -21,7 +21,9 @@ OWNER = 1000 if os.geteuid() == 0 else os.geteuid()
 
 
 def git(folder: Path, *words: str) -> str:
-    named = ["git", "-c", "user.name=me", "-c", "user.email=me@example.com", "-c", "safe.directory=*", *words]
+    # `status` would else write a fresher index now and then, which is a change in the space that nobody's run made.
+    quiet = ["git", "--no-optional-locks", "-c", "user.name=me", "-c", "user.email=me@example.com"]
+    named = [*quiet, "-c", "safe.directory=*", *words]
     return subprocess.run(named, cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
@@ -56,6 +58,9 @@ def test_an_agents_work_in_a_repository_is_exported_as_a_patch(short_path: Path,
             {"type": "createFile", "path": "new.bin", "content": "new\n"},
             {"type": "shell", "command": "echo 'x = 2' > code.py"},
         ]
+        none = say("space", "export", "demo", "-o", str(tmp_path / "none"))
+        assert (none.code, none.err) == (0, "nothing changed in demo since HEAD; no file is written\n")
+        assert not (tmp_path / "none").exists()
         message = json.dumps({"protocolVersion": "1.0", "operations": operations}, indent=2)
         ran = say("space", "run", "demo", stdin=message.encode())
         assert ran.code == 0, ran.out
@@ -63,6 +68,8 @@ def test_an_agents_work_in_a_repository_is_exported_as_a_patch(short_path: Path,
         patch = tmp_path / "patch"
         said = say("space", "export", "demo", "-o", str(patch))
         assert said.code == 0, said.err
+        again = say("space", "export", "demo", "--output", str(patch))
+        assert (again.code, "exists already" in again.err) == (2, True)
         assert git(project, "status", "--porcelain") == before == " M code.py\n?? new.bin\n"
         undoing = say("space", "undo", "demo").err
         assert f"before {ran.json['runId']}" in undoing, "an export is nothing to undo"
@@ -78,6 +85,18 @@ def test_an_agents_work_in_a_repository_is_exported_as_a_patch(short_path: Path,
     git(other, "apply", str(patch))
     assert (other / "code.py").read_text() == "x = 2\n"
     assert (other / "new.bin").read_text() == "new\n"
+
+
+def test_a_space_that_is_no_repository_has_no_patch_and_what_to_do_is_said(short_path: Path) -> None:
+    home = ("--home", str(short_path / "home"))
+    with running(short_path / "home", CONFIG):
+        made = trunkline("space", "new", "bare", "--json", *home).json
+        if not made["shell"]:
+            pytest.skip(f"no sandbox holds here: {made['note']}")
+        said = trunkline("space", "export", "bare", *home)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("state.conflict: the space bare is no repository of git with a commit")
+    assert made["folder"] in said.err
 
 
 @pytest.mark.parametrize(("verb", "done"), [("approve", True), ("deny", False)])

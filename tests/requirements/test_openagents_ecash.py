@@ -376,7 +376,7 @@ def test_ecash_is_sent_as_a_token_that_another_home_receives_and_no_record_or_lo
             asks_in_ecash(exchange)
         fund(ours, mint, 100_000)
         out = short_path / "token.txt"
-        made = trunkline(ours.home, "wallet", "send", "13000", "--out", str(out))
+        made = trunkline(ours.home, "wallet", "send", "13000", "--output", str(out))
         assert made.returncode == 0, made.stderr
         text = made.stdout.strip()
         token = read_token(text)
@@ -388,7 +388,7 @@ def test_ecash_is_sent_as_a_token_that_another_home_receives_and_no_record_or_lo
         again = printed(ours.home, "wallet", "send", "--again", shown["token"])
         assert again == {"id": shown["token"], "token": text}
         # A file that is there is not written over, and nothing is sent then.
-        refused = trunkline(ours.home, "wallet", "send", "1000", "--out", str(out))
+        refused = trunkline(ours.home, "wallet", "send", "1000", "--output", str(out))
         assert (refused.returncode, ecash(ours, mint)) == (2, (87_000, 0))
         with out.open() as file:
             command = [sys.executable, "-m", "trunkline", "--home", str(theirs.home), "wallet", "receive", "-"]

@@ -101,9 +101,10 @@ def test_a_paused_run_survives_a_restart_is_approved_from_the_command_line_and_c
     exchange.stop()
     exchange.start()
     assert look(exchange, paused["runId"]) == done
-    for flags in ((), ("--wait",)):
+    # Who waits for the end is told how it ended, as by `space run`: an operation was denied.
+    for code, flags in ((0, ()), (1, ("--wait",))):
         shown = trunkline(exchange, "space", "show", paused["runId"], *flags)
-        assert (shown.returncode, json.loads(shown.stdout)) == (0, done)
+        assert (shown.returncode, json.loads(shown.stdout)) == (code, done)
     assert trunkline(exchange, "space", "show", "run_none").returncode == 2
 
 
@@ -469,7 +470,7 @@ def test_a_run_on_the_command_line_waits_for_the_answer(exchange: Running) -> No
     exchange.wait_entry("question.joined", approval_id=first)
     assert trunkline(exchange, "deny", first, "--reason", "no").returncode == 0
     ran = waiting.result(40)
-    assert ran.returncode == 0
+    assert ran.returncode == 1, "an operation that a person denied did not succeed"
     asked, denied = map(json.loads, ran.stdout.splitlines())
     assert (asked["status"], denied["status"]) == ("awaiting_approval", "completed")
     assert denied["events"][-1]["reason"] == "no"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "trunkline"
@@ -12,6 +13,7 @@ LONG = 60
 SAYS_SO = re.compile(r"\b[Oo]wns\b|\b[Nn]ot own\b|^Invariant", re.MULTILINE)
 
 
+@cache
 def docstrings() -> dict[str, str]:
     """Of all modules with more lines than that."""
     texts = {path: path.read_text(encoding="utf-8") for path in sorted(SOURCE.rglob("*.py"))}

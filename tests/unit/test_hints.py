@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -32,8 +33,13 @@ A_COMMAND = re.compile(r"(?<![\w/.])trunkline ([a-z]+)\b[^`\n]*")
 NO_HINT = re.compile(r"^trunkline (ledger|heads|edges|orchestrator)( \w+)? ?\d?$")
 
 
-def texts_in(file: Path) -> Iterator[tuple[int, str]]:
+@cache
+def texts_in(file: Path) -> tuple[tuple[int, str], ...]:
     """The texts of a module that somebody may be shown: no docstrings, no help of commands."""
+    return tuple(_texts_in(file))
+
+
+def _texts_in(file: Path) -> Iterator[tuple[int, str]]:
     tree = ast.parse(file.read_text())
     skipped: set[int] = set()
     for node in ast.walk(tree):

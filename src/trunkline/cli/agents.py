@@ -16,8 +16,8 @@ from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import say, table, typed
 from trunkline.home import Home
 
-# VERSION, RESTARTS, PID and ISOLATION, where a terminal is too narrow for all; a note says what matters of them.
-SPARE = (3, 8, 9, 10)
+# PID, RESTARTS, VERSION, TOOLS and OPEN, where a terminal is too narrow for all: first what one can do without.
+SPARE = (9, 8, 3, 4, 5)
 
 
 @click.command()
@@ -52,7 +52,8 @@ def agents(settings: CommandSettings) -> None:
         for agent in found
     ]
     figures = ["VERSION", "TOOLS", "OPEN", "OK", "FAILED", "RESTARTS", "PID"]
-    table(["AGENT", "STATE", "HEALTH", *figures, "ISOLATION", "NOTE"], rows, status=1, below=1, keep=(0,), spare=SPARE)
+    headers = ["AGENT", "STATE", "HEALTH", *figures, "ISOLATION", "NOTE"]
+    table(headers, rows, status=1, below=1, keep=(0, 1, 10), spare=SPARE)
 
 
 def _note(agent: dict[str, Any], home: Home) -> str:

@@ -13,16 +13,18 @@ import click
 
 from trunkline.cli.client import at
 from trunkline.cli.options import CommandSettings, say_json, shared
-from trunkline.cli.terminal import file_failure, note
+from trunkline.cli.output_files import refuse_existing, with_force, with_output, write_output
+from trunkline.cli.terminal import note, printable
 
 _REFERENCE: Final = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
 
 
 @click.command()
 @click.argument("ref")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it to this file.")
+@with_output
+@with_force
 @shared
-def blob(settings: CommandSettings, ref: str, output: Path | None) -> None:
+def blob(settings: CommandSettings, ref: str, output: Path | None, force: bool) -> None:
     """Print a large output by its REF, the `$ref` that stands in its place (`sha256:…`).
 
     \b
@@ -30,12 +32,11 @@ def blob(settings: CommandSettings, ref: str, output: Path | None) -> None:
     """
     if not _REFERENCE.fullmatch(ref):
         raise click.BadParameter("expected sha256: and 64 hexadecimal digits, as in `$ref`", param_hint="REF")
+    if output is not None:
+        refuse_existing(output, force=force)
     data = settings.connect().request("GET", at("blobs", ref))
     if output is None:
         say_json(data)
         return
-    try:
-        output.write_bytes(data)
-    except OSError as error:
-        raise file_failure(output, error.strerror) from None
-    note(f"{len(data):,} bytes in {output}")
+    size = write_output(output, [data], force=force)
+    note(f"{size:,} bytes in {printable(str(output))}")

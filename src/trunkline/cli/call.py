@@ -23,7 +23,7 @@ from trunkline.cli.completion import tools_here
 from trunkline.cli.numbers import Number
 from trunkline.cli.options import CommandSettings, json_argument, say_json, shared
 from trunkline.cli.terminal import CommandFailed, answers, clock, exit_code_of, note, printable, seconds_of, typed
-from trunkline.cli.tools import all_tools, help_with_tool
+from trunkline.cli.tools import check_needs_directive, help_with_tool
 from trunkline.errors import ExchangeUnreachable
 
 # A person answers in seconds or minutes: the first look comes soon, the later ones cost nothing.
@@ -99,16 +99,9 @@ def call(
     said |= {name: value for name, value in named.items() if value is not None}
     exchange = settings.connect()
     if directive is not None:
-        _check_needs_directive(exchange, tool)
+        check_needs_directive(exchange, tool, "call it without --directive")
     help_with_tool(exchange, tool)
     run_and_tell(settings, exchange, encode(said), ProgressPrinter() if follow else None, no_wait=no_wait)
-
-
-def _check_needs_directive(exchange: ExchangeClient, tool: str) -> None:
-    """A tool that needs none would take any id, and use none up."""
-    found = next((one for one in all_tools(exchange) if one["tool_id"] == tool), None)
-    if found is not None and not found.get("requires_directive"):
-        raise CommandFailed("state.conflict", f"{tool} needs no directive; call it without --directive")
 
 
 def run_and_tell(

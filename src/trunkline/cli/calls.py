@@ -20,7 +20,7 @@ from trunkline.cli.client import ExchangeClient, at, decode
 from trunkline.cli.numbers import WholeNumber
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import clock, duration, note, printable, say, seconds_of, table, typed
-from trunkline.cli.times import FORMS, MOMENT
+from trunkline.cli.times import FORMS, MOMENT, check_range
 from trunkline.model import FAULTS
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def calls(
     A call that was refused was never taken on, and is not among them: --refused shows those, also while no exchange
     is running. `trunkline ledger show --call ID` has the whole story of a call.
     """
+    check_range(first, end, "--from and --to")
     if refused:
         if search is not None or status is not None:
             raise click.UsageError("--search and --status are for calls that were taken on, not for --refused")

@@ -27,6 +27,7 @@ from trunkline.check.suite import FAILED, LEVELS, Result
 from trunkline.cli.client import ExchangeClient, at
 from trunkline.cli.numbers import Number, WholeNumber
 from trunkline.cli.options import CommandSettings, shared
+from trunkline.cli.output_files import OUTPUT_FILE, refuse_existing, with_force, write_output
 from trunkline.cli.terminal import (
     CommandFailed,
     did_you_mean,
@@ -51,7 +52,8 @@ _BAR_CHARS: Final = 20
 
 
 @click.group()
-def check() -> None:
+@shared
+def check(_: CommandSettings) -> None:
     """Whether an implementation of a protocol does what the protocol asks for."""
 
 
@@ -70,8 +72,9 @@ def check() -> None:
     help=f"An agent to speak as: what `trunkline token new ossa --agent ID --json` prints. Give {MAX_IDENTITIES}; "
     "without any they are made, and revoked, through the exchange of --home.",
 )
-@click.option("--report", "report_file", metavar="FILE", type=click.Path(path_type=Path), help="The report as JSON.")
-@click.option("--page", "page_file", metavar="FILE", type=click.Path(path_type=Path), help="The report as HTML.")
+@click.option("--report", "report_file", metavar="FILE", type=OUTPUT_FILE, help="The report as JSON.")
+@click.option("--page", "page_file", metavar="FILE", type=OUTPUT_FILE, help="The report as HTML.")
+@with_force
 @click.option(
     "--timeout",
     "timeout_s",
@@ -100,6 +103,7 @@ def ossa(
     files: tuple[Path, ...],
     report_file: Path | None,
     page_file: Path | None,
+    force: bool,
     timeout_s: float,
     rate: int,
     denied: str | None,
@@ -119,6 +123,9 @@ def ossa(
         _list(settings, level, only)
         return
     forbidden = _denied(denied)
+    for file in (report_file, page_file):
+        if file is not None:
+            refuse_existing(file, force=force)
     with _identities(settings, files) as (identities, found_url):
         endpoint = _endpoint(url or found_url)
         progress = _Progress(len(BOOK.selected(level, only)))
@@ -139,11 +146,12 @@ def ossa(
             raise CommandFailed("endpoint.unreachable", str(error), exit_code=2) from None
         finally:
             progress.end()
-    _write(report_file, json.dumps(report.as_json(), indent=2) + "\n")
+    if report_file is not None:
+        write_output(report_file, [json.dumps(report.as_json(), indent=2).encode(), b"\n"], force=force)
     if page_file is not None:
         from trunkline.check.page import page
 
-        _write(page_file, page(report))
+        write_output(page_file, [page(report).encode()], force=force)
     if not settings.shown_as_json(report.as_json()):
         _show(report)
     sys.exit(0 if report.is_passed else 1)
@@ -211,15 +219,6 @@ def _read(file: Path) -> Identity:
         raise file_failure(file, error.strerror) from None
     except ValueError as error:
         raise file_failure(file, str(error)) from None
-
-
-def _write(file: Path | None, text: str) -> None:
-    if file is None:
-        return
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise file_failure(file, error.strerror) from None
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------

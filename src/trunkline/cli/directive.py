@@ -12,11 +12,12 @@ from trunkline.cli.client import at
 from trunkline.cli.completion import tools_here
 from trunkline.cli.options import CommandSettings, json_argument, shared
 from trunkline.cli.terminal import note, printable, say, typed
-from trunkline.cli.tools import help_with_tool
+from trunkline.cli.tools import check_needs_directive, help_with_tool
 
 
 @click.group()
-def directive() -> None:
+@shared
+def directive(_: CommandSettings) -> None:
     """State an intent for a tool that needs one (`trunkline tools` says which do)."""
 
 
@@ -34,6 +35,7 @@ def new(settings: CommandSettings, tool: str, json_input: str | None, reason: st
     if json_input is not None:
         body["input"] = Raw(json_argument(json_input))
     exchange = settings.connect()
+    check_needs_directive(exchange, tool, f"call it: {typed(f'call {printable(tool)} …')}")
     help_with_tool(exchange, tool)
     answer = exchange.post(at("directives"), body)
     if not settings.shown_as_json(answer):

@@ -48,7 +48,7 @@ def jobs(context: click.Context, settings: CommandSettings) -> None:
         [one["schema_id"], one["verification_mode"], ", ".join(one["runs_at"]) or "nowhere", one["description"]]
         for one in found
     ]
-    table(["SCHEMA", "VERIFICATION", "RUNS AT", "DESCRIPTION"], rows)
+    table(["SCHEMA", "VERIFICATION", "RUNS AT", "DESCRIPTION"], rows, keep=(0,))
 
 
 @jobs.command("show")
@@ -190,7 +190,7 @@ def providers(settings: CommandSettings, schema: str | None) -> None:
         ]
         for one in listed["providers"]
     ]
-    table(["PROVIDER", "JOBS", "MSATS IN/OUT/MINUTE", "AT ONCE", "SAYS", "OUR RECORD"], rows)
+    table(["PROVIDER", "JOBS", "MSATS IN/OUT/MINUTE", "AT ONCE", "SAYS", "OUR RECORD"], rows, keep=(0,))
     if len(rows) < listed["count"]:
         say(f"{len(rows)} of {listed['count']}; --schema shows fewer")
 

@@ -21,8 +21,9 @@ from trunkline.cli.client import decode, encode
 from trunkline.cli.file_kinds import expect, kind_of
 from trunkline.cli.numbers import WholeNumber
 from trunkline.cli.options import CommandSettings, shared
+from trunkline.cli.output_files import refuse_existing, with_force, with_output, write_output
 from trunkline.cli.terminal import CommandFailed, file_failure, heading, note, printable, say, typed
-from trunkline.cli.times import FORMS, MOMENT
+from trunkline.cli.times import FORMS, MOMENT, check_range
 from trunkline.cli.watch import sentence
 from trunkline.errors import LedgerCorrupt, LedgerError, LedgerNotCopied
 
@@ -36,7 +37,8 @@ _AT: Final = re.compile(rb'"at":(\d+)')
 
 
 @click.group()
-def ledger() -> None:
+@shared
+def ledger(_: CommandSettings) -> None:
     """The record: verify, anchor, copy, show, export. It is read from its file; no exchange needs to run."""
 
 
@@ -209,8 +211,9 @@ def backup(settings: CommandSettings, file: Path) -> None:
 def check(settings: CommandSettings, file: Path) -> None:
     """Prove that the parts of a proof fit together and, where this home has a record, that its entries are of it.
 
-    FILE is a proof: the zip that `ledger export --correlation ID --format proof --out FILE` makes of one conversation,
-    with its entries, their hashes and the bodies they name. A copy of the whole record is for `ledger verify FILE`.
+    FILE is a proof: the zip that `ledger export --correlation ID --format proof --output FILE` makes of one
+    conversation, with its entries, their hashes and the bodies they name. A copy of the whole record is for
+    `ledger verify FILE`.
     """
     from trunkline.ledger.export import verify_proof
 
@@ -299,8 +302,8 @@ def nothing_under(name: str | None) -> NoReturn:
     default="entries",
     show_default=True,
 )
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A new file instead of stdout.")
-@click.option("--overwrite", is_flag=True, help="With --out: also a file that is there already.")
+@with_output
+@with_force
 @shared
 def export(
     settings: CommandSettings,
@@ -309,8 +312,8 @@ def export(
     since: int | None,
     until: int | None,
     form: str,
-    out: Path | None,
-    overwrite: bool,
+    output: Path | None,
+    force: bool,
 ) -> None:
     """Hand out a conversation, a time range or everything, secrets masked.
 
@@ -326,17 +329,20 @@ def export(
 
     if sum((correlation is not None, everything, since is not None or until is not None)) != 1:
         raise click.UsageError("give one of --correlation, --all, and a time range (--since, --until)")
+    check_range(since, until, "--since and --until")
     if correlation is None and form != "entries":
         raise click.UsageError(f"a {form} is of one conversation: give --correlation")
+    if output is not None:
+        refuse_existing(output, force=force)
     with reading(settings) as reader:
         if correlation is None:
             lines = _lines_between(reader, since or 0, until)
-            _hand_out((line + b"\n" for line in lines), out, as_text=True, overwrite=overwrite)
+            _hand_out((line + b"\n" for line in lines), output, as_text=True, force=force)
             return
         if not record.numbers(reader, correlation=correlation):
             nothing_under(correlation)
-        pieces = _pieces(reader, correlation, form, is_terminal=out is None and sys.stdout.isatty())
-        _hand_out(pieces, out, as_text=form != "proof", overwrite=overwrite)
+        pieces = _pieces(reader, correlation, form, is_terminal=output is None and sys.stdout.isatty())
+        _hand_out(pieces, output, as_text=form != "proof", force=force)
 
 
 def _pieces(reader: Reader, correlation: str, form: str, *, is_terminal: bool) -> Iterable[bytes]:
@@ -346,7 +352,7 @@ def _pieces(reader: Reader, correlation: str, form: str, *, is_terminal: bool) -
     match form:
         case "proof":
             if is_terminal:
-                raise click.UsageError("a proof is a zip, not text: give --out FILE or redirect stdout")
+                raise click.UsageError("a proof is a zip, not text: give --output FILE or redirect stdout")
             import io
 
             made = io.BytesIO()
@@ -374,19 +380,13 @@ def _lines_between(reader: Reader, since_ms: int, until_ms: int | None) -> Itera
                 yield on_one_line(line)
 
 
-def _hand_out(pieces: Iterable[bytes], out: Path | None, *, as_text: bool = False, overwrite: bool = False) -> None:
+def _hand_out(pieces: Iterable[bytes], output: Path | None, *, as_text: bool, force: bool) -> None:
     """Write to the file, or to stdout: there text is shown with nothing invisible in it, if a person looks."""
-    if out is None:
+    if output is None:
         stdout: BinaryIO = sys.stdout.buffer
         escapes = as_text and sys.stdout.isatty()
         stdout.writelines(printable(piece.decode(), keep="\n").encode() if escapes else piece for piece in pieces)
         stdout.flush()
         return
-    try:
-        with out.open("wb" if overwrite else "xb") as file:
-            size = sum(map(file.write, pieces))
-    except FileExistsError:
-        raise file_failure(out, "exists already: choose another name, or give --overwrite") from None
-    except OSError as error:
-        raise file_failure(out, error.strerror) from None
-    note(f"{printable(str(out))}: {size:,} bytes")
+    size = write_output(output, pieces, force=force)
+    note(f"{printable(str(output))}: {size:,} bytes")

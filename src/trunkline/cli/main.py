@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from typing import Any, NamedTuple, NoReturn
 
@@ -80,6 +81,8 @@ ANYWHERE = frozenset({"check", "completion"})
 _BY_HAND = {
     "restore": "; a copy that `ledger backup` made is put back by copying it into a home: docs/operations.md, Restore"
 }
+# What Click takes for an option.
+_NEGATIVE = re.compile(r"-[0-9]")
 # Below it half of the letters are enough, and "stop" is like "restore".
 _VERB_LIKENESS = 0.6
 
@@ -106,6 +109,10 @@ class Verbs(click.Group):
             return super().invoke(ctx)
         except (ExchangeUnreachable, LedgerError, ConfigError) as error:
             raise _failure(error) from None
+        except click.NoSuchOption as error:
+            if _NEGATIVE.fullmatch(error.option_name):
+                raise click.UsageError("a number below zero is not taken here", error.ctx) from None
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """The table, without loading anything."""

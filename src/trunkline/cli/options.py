@@ -31,8 +31,11 @@ class CommandSettings:
 
     @property
     def home(self) -> Home:
-        """The folder of the exchange."""
-        return Home.resolve(self.home_option, os.environ)
+        """The folder of the exchange. A file cannot be one, whatever is done with it."""
+        home = Home.resolve(self.home_option, os.environ)
+        if home.path.exists() and not home.path.is_dir():
+            raise file_failure(home.path, "it is no folder, and the home of an exchange is one")
+        return home
 
     def connect(self) -> ExchangeClient:
         """The running exchange of this home; ``ExchangeUnreachable`` if there is none."""

@@ -18,7 +18,7 @@ from trunkline.cli.client import at
 from trunkline.cli.completion import tools_here
 from trunkline.cli.options import CommandSettings, json_argument, shared
 from trunkline.cli.terminal import printable, say, status_word, table, typed
-from trunkline.cli.tools import all_tools, no_tool
+from trunkline.cli.tools import known_tools, no_tool
 from trunkline.input_conditions import shown
 from trunkline.model import InputCondition
 
@@ -38,7 +38,7 @@ def policy(context: click.Context, settings: CommandSettings) -> None:
         for rule in found["rules"]
     ]
     rows.append(["default", "deny", "*", "*", "", "nothing above matches"])
-    table(["RULE", "DECISION", "CALLER", "TOOL", "IF", "REASON"], rows, status=1, below=1, keep=(2, 3))
+    table(["RULE", "DECISION", "CALLER", "TOOL", "IF", "REASON"], rows, status=1, below=2, keep=(0, 1, 2, 3))
     for warning in found.get("warnings", ()):
         say(f"warning: {printable(warning)}")
 
@@ -85,5 +85,5 @@ def check(settings: CommandSettings, caller: str, tool: str, json_input: str | N
     fault = verdict.get("fault")
     if fault is not None:
         if fault["code"] == "tool.not_found":
-            fault["message"] = no_tool(tool, all_tools(exchange))
+            fault["message"] = no_tool(tool, known_tools(exchange, tool))
         say(f"the caller would get {printable(fault['code'])}: {printable(fault['message'])}")

@@ -28,7 +28,8 @@ START: Final = b"-----BEGIN CERTIFICATE-----"
 
 
 @click.group()
-def pylon() -> None:
+@shared
+def pylon(_: CommandSettings) -> None:
     """The bridge for pages in a browser."""
 
 

@@ -7,6 +7,7 @@ exported file. Following the links is ``trunkline.money.proving``'s. No exchange
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -19,7 +20,7 @@ from trunkline.cli.client import decode, encode
 from trunkline.cli.ledger import reading
 from trunkline.cli.numbers import WholeNumber
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import CommandFailed, clock, heading, printable, say, seconds_of, table, typed
+from trunkline.cli.terminal import CommandFailed, clock, file_failure, heading, printable, say, seconds_of, table, typed
 
 if TYPE_CHECKING:
     from trunkline.ledger.reader import Reader
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 # The form of a file that has a receipt and everything that it points to.
 FORMAT: Final = "trunkline-receipt-1"
+# Ids of receipts have neither.
+_LIKE_A_FILE: Final = re.compile(r"[./]")
 MAX_FILE_BYTES: Final = 268_435_456
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -69,7 +72,8 @@ def receipts(context: click.Context, settings: CommandSettings, limit: int) -> N
         one: dict[str, Any] = decode(bytes(raw))
         at = clock(seconds_of(one["timestamp"]))
         rows.append([at, one["receipt_id"], f"{one['amount_msats']:,}", one["rail"], one["provider_id"]])
-    table(["AT", "RECEIPT", "MSATS", "RAIL", "PROVIDER"], [[printable(str(cell)) for cell in row] for row in rows])
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    table(["AT", "RECEIPT", "MSATS", "RAIL", "PROVIDER"], cells, keep=(0, 1, 2))
 
 
 @receipts.command("show", short_help="One receipt, field by field.")
@@ -151,8 +155,10 @@ def verify(
     """
     from trunkline.money.proving import Broken, prove
 
+    if not Path(named).exists() and _LIKE_A_FILE.search(named):
+        raise file_failure(named, "there is no such file")
     try:
-        if Path(named).is_file():
+        if Path(named).exists():
             given = _of_file(settings, Path(named), trajectory, policy, result)
         else:
             given = _of_record(settings, named)
@@ -262,8 +268,11 @@ def _found(reader: Reader, receipt_id: str) -> OnRecord:
 
 
 def _read(file: Path) -> bytes:
-    with file.open("rb") as opened:
-        return opened.read(MAX_FILE_BYTES)
+    try:
+        with file.open("rb") as opened:
+            return opened.read(MAX_FILE_BYTES)
+    except OSError as error:
+        raise file_failure(file, error.strerror) from None
 
 
 def _tell(settings: CommandSettings, proved: Proved) -> None:

@@ -260,7 +260,7 @@ def _serve(settings: CommandSettings, file: Path) -> None:
                 for tools in offered.values()
                 for recorded, definition in tools.items()
             ]
-            table(["TOOL", "RECORDED AS", "INPUTS"], rows)
+            table(["TOOL", "RECORDED AS", "INPUTS"], rows, keep=(0,))
             note("answering; Ctrl-C ends it")
             sys.stdout.flush()
 

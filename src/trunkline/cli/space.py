@@ -17,12 +17,12 @@ import click
 
 from trunkline.cli.client import ExchangeClient, at, decode, encode, end_with, error_of
 from trunkline.cli.options import CommandSettings, json_argument, shared
+from trunkline.cli.output_files import refuse_existing, with_force, with_output, write_output
 from trunkline.cli.terminal import (
     CommandFailed,
     answers,
     clock,
     confirm,
-    file_failure,
     note,
     printable,
     say,
@@ -40,10 +40,13 @@ MAX_MESSAGE_BYTES: Final = 16_777_216
 SHOWN_RUNS: Final = 5
 # A name of a commit that a shell and git take for nothing else.
 _REVISION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./~^-]{0,127}")
+# What `cp` names when the space is no repository, or one in which nothing was ever added.
+_NO_INDEX: Final = ".git/index"
 
 
 @click.group()
-def space() -> None:
+@shared
+def space(_: CommandSettings) -> None:
     """Workspaces for agents: files and commands, in a sandbox and under a policy."""
 
 
@@ -261,21 +264,32 @@ def _goes_on(message: bytes) -> bool:
     return False
 
 
+def _no_repository(name: str, folder: str) -> str:
+    return (
+        f"the space {name} is no repository of git with a commit, so nothing can be compared: "
+        f"`git init`, `git add -A` and `git commit` in {folder}, and what changes from then on can be exported"
+    )
+
+
 @space.command("export", short_help="What changed in a space, as a patch of git.")
 @click.argument("name")
 @click.option("--since", default="HEAD", metavar="REV", help="Changed since this commit; HEAD unless said.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it to this file.")
+@with_output
+@with_force
 @shared
-def export(settings: CommandSettings, name: str, since: str, output: Path | None) -> None:
+def export(settings: CommandSettings, name: str, since: str, output: Path | None, force: bool) -> None:
     """Print what changed in the space NAME, a repository of git: a patch for `git apply`, new files included.
 
     git runs in the space's sandbox, and the repository's own index stays as it is.
     """
     if not _REVISION.fullmatch(since):
         raise click.BadParameter("expected a commit, a branch or a tag", param_hint="--since")
+    if output is not None:
+        refuse_existing(output, force=force)
+    exchange = settings.connect()
     # What git writes is beside the repository: an export changes nothing in the space, so an undo passes it over.
     command = (
-        "mkdir -p /tmp/objects && cp .git/index /tmp/index && git add -A && "
+        "cp .git/index /tmp/index && mkdir -p /tmp/objects && git add -A && "
         f"git diff --cached --binary --no-ext-diff --no-textconv {since} -- > /tmp/patch && base64 -w0 /tmp/patch"
     )
     env = {
@@ -285,14 +299,20 @@ def export(settings: CommandSettings, name: str, since: str, output: Path | None
     }
     operation = {"type": "shell", "command": command, "env": env}
     body = encode({"protocolVersion": "1.0", "operations": [operation]})
-    answer = settings.connect().answer("POST", at("spaces", name, "runs", wait=WAIT_S), body)[1]
+    answer = exchange.answer("POST", at("spaces", name, "runs", wait=WAIT_S), body)[1]
     event = (events_message(answer)["events"] or [{}])[-1]
     if event.get("type") != "shell" or not event.get("success"):
         why = event.get("stderr") or event.get("message") or event.get("reason") or "it did not end in time"
+        if _NO_INDEX in str(why):
+            folder = exchange.get(at("spaces", name)).get("folder", "its folder")
+            raise CommandFailed("state.conflict", _no_repository(name, folder))
         raise CommandFailed("tool.failed", f"git in the space: {str(why).strip()}")
     if event.get("stdoutTruncated"):
         raise CommandFailed("tool.output_too_large", "the patch is larger than 768 KiB: use git in the folder itself")
     patch = base64.b64decode(event["stdout"])
+    if not patch:
+        note(f"nothing changed in {printable(name)} since {since}" + ("; no file is written" if output else ""))
+        return
     if output is None:
         # As it is: a patch with something else in it does not apply. To a person it is shown harmless.
         if sys.stdout.isatty():
@@ -300,11 +320,8 @@ def export(settings: CommandSettings, name: str, since: str, output: Path | None
         else:
             sys.stdout.buffer.write(patch)
         return
-    try:
-        output.write_bytes(patch)
-    except OSError as error:
-        raise file_failure(output, error.strerror) from None
-    note(f"{len(patch):,} bytes in {output}; `git apply {output.name}` applies it")
+    size = write_output(output, [patch], force=force)
+    note(f"{size:,} bytes in {printable(str(output))}; `git apply {printable(output.name)}` applies it")
 
 
 @space.command("show", short_help="What happened in a run.")
@@ -339,7 +356,7 @@ def _follow(exchange: ExchangeClient, message: dict[str, Any], *, wait: bool) ->
     seen, has_failed = 0, False
     while True:
         seen += len(message["events"])
-        has_failed |= any(event.get("success") is False for event in message["events"])
+        has_failed |= any(not went_well(event) for event in message["events"])
         paused = message["status"] == "awaiting_approval"
         if message["events"] or not message.get("more"):
             _say(message)
@@ -360,6 +377,11 @@ def _follow(exchange: ExchangeClient, message: dict[str, Any], *, wait: bool) ->
         except ExchangeUnreachable:
             text = f"the exchange went away; the run goes on: {typed(f'space show {run_id} --wait')}"
             raise CommandFailed("hub.unavailable", text, exit_code=3) from None
+
+
+def went_well(event: dict[str, Any]) -> bool:
+    """Whether an event tells of an operation that succeeded, or of one that only waits for a person so far."""
+    return event.get("type") == "approvalRequired" or event.get("success") is True
 
 
 def events_message(data: bytes) -> dict[str, Any]:

@@ -5,16 +5,28 @@ One request each. When a process is started again by itself is decided in ``host
 
 from __future__ import annotations
 
+from typing import Any, NoReturn
+
 import click
 
-from trunkline.cli.client import at
+from trunkline.cli.client import at, end_with
 from trunkline.cli.completion import steerable_here
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import printable, say, typed
+from trunkline.cli.terminal import did_you_mean, near, printable, say, typed
 
 
 def _steer(settings: CommandSettings, agent: str, action: str, done: str) -> None:
-    answer = settings.connect().post(at("agents", agent, action))
+    exchange = settings.connect()
+
+    def refused(error: dict[str, Any]) -> NoReturn:
+        exchange.refused = end_with
+        if error["code"] == "not_found":
+            known = [one["agent_id"] for one in exchange.get(at("agents"))["agents"] if one.get("steerable")]
+            error["message"] += did_you_mean(near(agent, known))
+        end_with(error)
+
+    exchange.refused = refused
+    answer = exchange.post(at("agents", agent, action))
     if not settings.shown_as_json(answer):
         say(f"{printable(agent)} {done}; `{typed('agents')}` shows how it is")
 

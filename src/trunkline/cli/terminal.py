@@ -27,6 +27,8 @@ _INVISIBLE: Final = re.compile(
 _SUSPECT: Final = re.compile(r"[^ -~]")
 # Columns of a table that are not made narrower than this.
 _NARROWEST: Final = 10
+# Before what stands below a row of a table.
+_INDENT: Final = "    "
 # Where ``--home`` is kept in Click's context, if it was given.
 HOME_OPTION: Final = "trunkline.home"
 
@@ -47,6 +49,9 @@ STATUS_COLOURS: Final = {
     "unavailable": "red",
     "quarantined": "red",
     "unhealthy": "red",
+    "crashed": "red",
+    "backoff": "red",
+    "signed-out": "yellow",
     "lost": "red",
     "canceled": "magenta",
     "unknown": "magenta",
@@ -101,7 +106,7 @@ class CommandFailed(Exception):
         # As in an answer of the HTTP API.
         self.error: dict[str, Any] = {
             "code": code,
-            "message": message,
+            "message": message if code in hints.STRANGERS_WORDS else hinted(message),
             "retryable": retryable,
             "details": details or {},
         }
@@ -200,41 +205,47 @@ def table(
     status: int | None = None,
     below: int = 0,
     keep: Collection[int] = (),
-    spare: Collection[int] = (),
+    spare: Sequence[int] = (),
     foreign: Collection[int] = (),
 ) -> None:
     """Aligned columns, ``status`` being the one with colours.
 
     Elsewhere than on a terminal nothing is cut. On one, where a row does not fit: the last ``below`` columns, which are
-    to be read or copied as they are, go below their row; then ``spare`` columns are left out, the last ones first; then
-    cells are cut, those of the last column first and then of the widest, but never in the columns to ``keep``. What
-    looks like a hint in a ``foreign`` column, whose words are others', stays as it is.
+    to be read or copied as they are, go below their row; then ``spare`` columns are left out, in this order; then cells
+    are cut, those of the last column first and then of the widest, but never in the columns to ``keep``; and where that
+    is not enough, the last columns follow below their row, each cell with its heading, so that no line is wider than
+    the terminal. What looks like a hint in a ``foreign`` column, whose words are others', stays as it is.
     """
     shown = ([(printable(one), place) for place, one in enumerate(row)] for row in rows)
     lines = [list(headers), *([one if place in foreign else hinted(one) for one, place in row] for row in shown)]
     columns = list(range(len(headers)))
     widths = [max(map(width, column)) for column in zip(*lines, strict=True)]
     under: list[int] = []
+    labelled: list[int] = []
+    room = 0
     if sys.stdout.isatty():
         room = shutil.get_terminal_size().columns
         if below and _total([widths[column] for column in columns]) > room:
             columns, under = columns[:-below], columns[-below:]
-        for column in sorted(spare, reverse=True):
+        for column in spare:
             if column in columns and _total([widths[one] for one in columns]) > room:
                 columns.remove(column)
+        while len(columns) > 1 and _least(widths, columns, keep) > room:
+            labelled.insert(0, columns.pop())
         _shrink(widths, columns, keep, room)
     for number, line in enumerate(lines):
         cells = [_fit(line[column], widths[column], from_end=True) for column in columns[:-1]]
         cells.append(_fit(line[columns[-1]], widths[columns[-1]]).rstrip())
         if number == 0:
             cells = [click.style(cell, bold=True) for cell in cells]
-        elif status is not None:
+        elif status in columns:
             place = columns.index(status)
-            cells[place] = click.style(cells[place], fg=_colour(line[status]))
+            cells[place] = click.style(cells[place], fg=_colour(line[columns[place]]))
         say("  ".join(cells).rstrip())
-        more = [line[column] for column in under if line[column]]
-        if number and more:
-            say(f"    {'  '.join(more)}")
+        if number:
+            more = [f"{headers[column].strip().lower()} {line[column]}" for column in labelled if line[column]]
+            for text in _below(more + [line[column] for column in under if line[column]], room):
+                say(f"{_INDENT}{text}")
 
 
 def _colour(status: str) -> str | None:
@@ -246,8 +257,49 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + 2 * (len(widths) - 1)
 
 
+def _least(widths: Sequence[int], columns: Sequence[int], keep: Collection[int]) -> int:
+    """How wide a row is when all is cut that may be."""
+    return _total([widths[one] if one in keep else min(widths[one], _NARROWEST) for one in columns])
+
+
+def _below(cells: Sequence[str], room: int) -> list[str]:
+    """What goes below a row: on one line where it fits, else each cell on lines of its own."""
+    if not cells:
+        return []
+    space = max(room - len(_INDENT), 1)
+    together = "  ".join(cells)
+    return [together] if width(together) <= space else [line for cell in cells for line in _wrapped(cell, space)]
+
+
+def _wrapped(text: str, size: int) -> list[str]:
+    """The text in lines of so many columns, parted between words; only a word that is wider than a line is broken."""
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if width(longer) <= size:
+            lines[-1] = longer
+            continue
+        lines = lines if lines[-1] else lines[:-1]
+        lines.append(word)
+        while width(lines[-1]) > size:
+            head = _beginning(lines[-1], size)
+            lines[-1:] = [head, lines[-1][len(head) :]]
+    return lines
+
+
+def _beginning(text: str, size: int) -> str:
+    """As many characters as fit; one at least."""
+    end = min(len(text), size)
+    while end > 1 and width(text[:end]) > size:
+        end -= 1
+    return text[:end]
+
+
 def _shrink(widths: list[int], columns: Sequence[int], keep: Collection[int], room: int) -> None:
-    """Make columns narrower until a row fits, as far as they stay readable."""
+    """Make columns narrower until a row fits, as far as they stay readable; one that is alone, as far as it must."""
+    if len(columns) == 1:
+        widths[columns[0]] = min(widths[columns[0]], room)
+        return
     too_much = _total([widths[column] for column in columns]) - room
     may_shrink = [column for column in columns if column not in keep]
     if columns[-1] in may_shrink and too_much > 0:

@@ -18,7 +18,8 @@ from trunkline.errors import ExchangeUnreachable
 
 
 @click.group()
-def token() -> None:
+@shared
+def token(_: CommandSettings) -> None:
     """Credentials for agents and programs."""
 
 
@@ -95,7 +96,7 @@ def list_tokens(settings: CommandSettings) -> None:
         headers.append("KEY")
         for row, one in zip(rows, found, strict=True):
             row.append(one.get("public", {}).get("kid", ""))
-    table(headers, rows, keep=(0,))
+    table(headers, rows, keep=(0, 2))
 
 
 def _on_record(settings: CommandSettings) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """``trunkline tools``: which tools can be called, and of one its description, its schemas and a call to try.
 
-Also owns the way through all pages of them (``all_tools``), and what other verbs say about a tool that does not exist:
-``help_with_tool`` and ``no_tool`` name the one that was perhaps meant.
+Also owns the way through all pages of them (``all_tools``), what other verbs say about a tool that does not exist
+(``help_with_tool`` and ``no_tool`` name the one that was perhaps meant), and about one that needs no directive.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from trunkline.cli.client import ExchangeClient, at, encode, end_with
+from trunkline.cli.client import ExchangeClient, at, decode, encode, end_with
 from trunkline.cli.completion import tools_here
 from trunkline.cli.options import CommandSettings, say_json, shared
 from trunkline.cli.terminal import (
     CommandFailed,
     brief,
+    clock,
     did_you_mean,
     heading,
     near,
@@ -96,18 +97,53 @@ def all_tools(exchange: ExchangeClient) -> list[dict[str, Any]]:
             return found
 
 
+def known_tools(exchange: ExchangeClient, tool: str) -> list[dict[str, Any]]:
+    """All tools, and by their ids alone those that the agent of this one has ever offered, if it is away."""
+    found = all_tools(exchange)
+    status, answer = exchange.answer("GET", at("agents", tool.partition("/")[0] or "-", "tools"))
+    # An exchange of an earlier release does not tell.
+    known = decode(answer)["tools"] if status == 200 else []
+    listed = {one["tool_id"] for one in found}
+    return found + [{"tool_id": one} for one in known if one not in listed]
+
+
+def check_needs_directive(exchange: ExchangeClient, tool: str, instead: str) -> None:
+    """End the command for a tool that needs no directive: it would take any id and use none up. ``instead`` is what to
+    do.
+    """
+    found = next((one for one in all_tools(exchange) if one["tool_id"] == tool), None)
+    if found is not None and not found.get("requires_directive"):
+        raise CommandFailed("state.conflict", f"{tool} needs no directive; {instead}")
+
+
 def help_with_tool(exchange: ExchangeClient, tool: str) -> None:
     """Let a refusal say which tool was perhaps meant, or where its input is described."""
 
     def refused(error: dict[str, Any]) -> NoReturn:
         exchange.refused = end_with
         if error["code"] in {"tool.not_found", "tool.unavailable"}:
-            away = _is_away(exchange, tool)
-            if away or error["code"] == "tool.not_found":
-                error["message"] = away or no_tool(tool, all_tools(exchange))
+            error["message"] = _why_not(exchange, tool, error)
         end_with(error, _further(error["code"], tool))
 
     exchange.refused = refused
+
+
+def _why_not(exchange: ExchangeClient, tool: str, error: dict[str, Any]) -> str:
+    """What is said of a tool that is not there, or whose agent is not: what keeps it away, or what was meant."""
+    agent_id, found = tool.partition("/")[0], known_tools(exchange, tool)
+    is_known = any(one["tool_id"] == tool for one in found)
+    agents = exchange.get(at("agents"))["agents"]
+    agent = next((one for one in agents if one["agent_id"] == agent_id), None)
+    if agent is None and is_known:
+        return _nobody_here(exchange, agent_id)
+    if agent is not None and agent["state"] not in {"ready", "unhealthy"}:
+        return _is_away(exchange, agent)
+    is_launched = agent is not None and agent["state"] == "ready" and agent.get("steerable")
+    if agent is not None and is_launched and (is_known or not agent.get("tools")):
+        return f"{agent_id} was being started or restarted, and is there now: call it again"
+    if error["code"] != "tool.unavailable":
+        return no_tool(tool, found)
+    return str(error["message"]) + ("" if agent is None else f": {_where_to_look(exchange, agent_id)}")
 
 
 def _further(code: str, tool: str) -> str:
@@ -120,23 +156,42 @@ def _further(code: str, tool: str) -> str:
     return ""
 
 
-def _is_away(exchange: ExchangeClient, tool: str) -> str:
-    """What keeps the agent of a tool away, if it is one that the exchange launches and it is not there."""
-    agent_id = tool.partition("/")[0]
-    found = next((one for one in exchange.get(at("agents"))["agents"] if one["agent_id"] == agent_id), None)
-    if found is None or found["state"] == "unhealthy" or (found["state"] == "ready" and not found.get("steerable")):
-        return ""
-    if found["state"] == "ready":
-        return f"{agent_id} was being started or restarted, and is there now: call it again"
-    note = f" ({found['note']})" if found.get("note") else ""
-    how = "runs and has not connected yet" if found["state"] in {"starting", "running"} else f"is {found['state']}"
-    how = "is restarting" if found["state"] == "stopping" and not note else how
+def _is_away(exchange: ExchangeClient, agent: dict[str, Any]) -> str:
+    """What keeps an agent away that the exchange launches or connects to."""
+    agent_id, state = agent["agent_id"], agent["state"]
+    note = f" ({agent['note']})" if agent.get("note") else ""
+    how = "runs and has not connected yet" if state in {"starting", "running"} else f"is {state}"
+    how = "is restarting" if state == "stopping" and not note else how
+    return f"{agent_id} {how}{note}: {_where_to_look(exchange, agent_id)}"
+
+
+def _where_to_look(exchange: ExchangeClient, agent_id: str) -> str:
     has_log = (exchange.home.logs_folder / agent_id).is_dir()
-    return f"{agent_id} {how}{note}: {typed('agents')}" + (f", {typed(f'logs {agent_id}')}" if has_log else "")
+    return typed("agents") + (f", {typed(f'logs {agent_id}')}" if has_log else "")
+
+
+def _nobody_here(exchange: ExchangeClient, agent_id: str) -> str:
+    """What is said of an agent that was here once, and is neither configured now nor connected."""
+    from trunkline.host.begin import is_example
+
+    try:
+        seen = max(file.stat().st_mtime for file in (exchange.home.logs_folder / agent_id).iterdir())
+    except (OSError, ValueError):
+        since = ""
+    else:
+        since = f"; its last log ends at {clock(seen)}"
+    if is_example(exchange.home, agent_id):
+        how = f"it is one of the examples: {typed('down')}, then {typed('up --demo')}"
+    else:
+        how = f"add its [[agent]] to trunkline.toml and {typed('reload')}, or start it by hand with a token"
+    return f"no agent {agent_id} is configured or connected now{since}; {how}"
 
 
 def no_tool(tool: str, found: list[dict[str, Any]]) -> str:
     """What is said of a tool that does not exist, and which one was perhaps meant."""
+    of_agent = [str(one["tool_id"]) for one in found if str(one["tool_id"]).startswith(f"{tool}/")]
+    if of_agent:
+        return f"{tool} is an agent, not one of its tools{did_you_mean(near(tool, of_agent, 0.0))}"
     return f"no tool {tool!r}" + (_nearest(tool, found) or f"; `{typed('tools')}` lists them")
 
 

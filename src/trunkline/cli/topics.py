@@ -47,7 +47,7 @@ def topics(context: click.Context, settings: CommandSettings) -> None:
         ]
         for one in found
     ]
-    table(["ID", "WHO", "TOPIC", "LASTS", "QOS", "OWED", "SINCE", "STATE"], rows, status=7)
+    table(["ID", "WHO", "TOPIC", "LASTS", "QOS", "OWED", "SINCE", "STATE"], rows, status=7, keep=(0, 2))
 
 
 def _all(exchange: ExchangeClient) -> list[dict[str, Any]]:

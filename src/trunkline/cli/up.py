@@ -88,10 +88,19 @@ def _start_in_background(settings: CommandSettings, options: list[str]) -> None:
     with contextlib.suppress(CommandFailed, ExchangeUnreachable):
         _wait_agents(settings.connect())
     if not settings.shown_as_json({**ready, "home": str(home.path), "output": str(output)}):
-        say(said)
+        say("\n".join(map(_as_text, said.split("\n"))))
         # Not among what it printed: that is kept.
         with contextlib.suppress(CommandFailed, ExchangeUnreachable):
             say(f"The console: {new_address(settings.connect())[0]}")
+
+
+def _as_text(line: str) -> str:
+    """A line that it printed, for a person: of one that is JSON (``[log] format``) its message."""
+    try:
+        told = decode(line.encode(), type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError):
+        return line
+    return printable(str(told.get("message", line)), keep="\n")
 
 
 def _wait_ready(home: Home, process: subprocess.Popen[bytes]) -> dict[str, Any] | None:

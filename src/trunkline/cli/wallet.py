@@ -22,6 +22,7 @@ from trunkline.cli.client import ExchangeClient, at, end_with
 from trunkline.cli.ledger import reading
 from trunkline.cli.numbers import WholeNumber
 from trunkline.cli.options import CommandSettings, shared
+from trunkline.cli.output_files import open_private, with_output
 from trunkline.cli.terminal import CommandFailed, clock, file_failure, note, printable, say, seconds_of, table
 from trunkline.cli.tools import all_tools
 from trunkline.money.cashu import sealing
@@ -32,14 +33,15 @@ MAX_TOKEN_CHARS: Final = 262_144
 
 
 @click.group()
-def wallet() -> None:
+@shared
+def wallet(_: CommandSettings) -> None:
     """Accounts of the embedded wallet (regtest money), for buyers of priced jobs.
 
     \b
     trunkline wallet new alice
     trunkline wallet fund alice 100000
     trunkline wallet fund exchange 21000 --mint https://mint.example
-    trunkline wallet send 5000 --out token.txt
+    trunkline wallet send 5000 --output token.txt
     trunkline wallet receive - < token.txt
     trunkline wallet balance
     trunkline wallet history alice
@@ -106,10 +108,12 @@ def _fund_at(settings: CommandSettings, name: str, msats: int, mint: str) -> Non
 @wallet.command("send", short_help="Take ecash out, as a token for anybody.")
 @click.argument("msats", type=WholeNumber(min=1), required=False)
 @click.option("--mint", metavar="URL", help="Whose ecash; else that of which most is here.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write it into this new file, too.")
+@with_output
 @click.option("--again", metavar="ID", help="Show one that was made before and that nobody has received yet.")
 @shared
-def send(settings: CommandSettings, msats: int | None, mint: str | None, out: Path | None, again: str | None) -> None:
+def send(
+    settings: CommandSettings, msats: int | None, mint: str | None, output: Path | None, again: str | None
+) -> None:
     """Make a token of MSATS in ecash, which any Cashu wallet can receive, and print it.
 
     Whoever reads it has the money. Until somebody has received it, --again shows it once more, and
@@ -119,7 +123,7 @@ def send(settings: CommandSettings, msats: int | None, mint: str | None, out: Pa
         text = "either MSATS, or --again ID: `trunkline wallet send 5000`"
         raise CommandFailed("usage.invalid", text, exit_code=2)
     exchange, key = _reached(settings, "send"), _wallet_key(settings)
-    file = None if out is None else _new_file(out)
+    file = None if output is None else open_private(output)
     try:
         name = again
         if name is None:
@@ -130,8 +134,8 @@ def send(settings: CommandSettings, msats: int | None, mint: str | None, out: Pa
         if file is not None:
             os.write(file, f"{token}\n".encode())
     except BaseException:
-        if out is not None:
-            out.unlink(missing_ok=True)
+        if output is not None:
+            output.unlink(missing_ok=True)
         raise
     finally:
         if file is not None:
@@ -167,22 +171,14 @@ def _wallet_key(settings: CommandSettings) -> bytes:
         raise file_failure(path, "there is no such file") from None
 
 
-def _new_file(path: Path) -> int:
-    """A file that was not there, for its owner only."""
-    try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise file_failure(path, error.strerror) from None
-
-
 @wallet.command("balance", short_help="What accounts have.")
 @click.argument("name", required=False)
 @shared
 def balance(settings: CommandSettings, name: str | None) -> None:
     """What all accounts have, or the account NAME; what is held for jobs that are being done; and ecash, by mint."""
     found = _fold(settings)
-    if name is not None and name not in found.balances:
-        raise CommandFailed("not_found", f"no wallet {name!r}; `trunkline wallet balance` lists them")
+    if name is not None:
+        _check_known(name, found)
     held = dict.fromkeys(found.balances, 0)
     for one in found.held.values():
         held[one.payer] += one.msats
@@ -217,6 +213,8 @@ def history(settings: CommandSettings, name: str | None, limit: int) -> None:
 
     with reading(settings) as reader:
         found = [{"at": stamp(at_ms), **told} for at_ms, told in wallets.history(reader, name or "", limit)]
+        if name is not None and not found:
+            _check_known(name, wallets.fold(reader))
     if settings.shown_as_json({"history": found}):
         return
     rows = [
@@ -230,7 +228,13 @@ def history(settings: CommandSettings, name: str | None, limit: int) -> None:
         ]
         for one in found
     ]
-    table(["AT", "STEP", "WALLET", "TO", "MSATS", "JOB"], [[printable(cell) for cell in row] for row in rows])
+    cells = [[printable(cell) for cell in row] for row in rows]
+    table(["AT", "STEP", "WALLET", "TO", "MSATS", "JOB"], cells, below=1, keep=(0, 1, 4))
+
+
+def _check_known(name: str, found: Any) -> None:
+    if name not in found.balances:
+        raise CommandFailed("not_found", f"no wallet {name!r}; `trunkline wallet balance` lists them")
 
 
 def _fold(settings: CommandSettings) -> Any:

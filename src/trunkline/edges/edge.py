@@ -165,8 +165,11 @@ class RunningEdge:
     async def stop(self) -> None:
         """Say goodbye and let go of everything. Called once, also after a start that failed."""
 
-    def reload(self) -> None:
-        """Read again what stands in files of its own; ``ConfigError`` if one cannot be used: then nothing changes."""
+    def reload(self) -> Sequence[str]:
+        """Read again what stands in files of its own, and say what changed, in a line each; ``ConfigError`` if one
+        cannot be used: then nothing changes.
+        """
+        return ()
 
     def configured(self, config: Config) -> Mapping[str, Sequence[str]]:  # noqa: ARG002
         """Another configuration is in force. Only edges without a section of their own have something to do here.

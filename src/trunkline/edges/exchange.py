@@ -315,7 +315,7 @@ class Operator(Protocol):
 
     def reload(self) -> dict[str, list[str]]:
         """Read the configuration again; which agents were started, restarted and stopped for it,
-        and which cannot start, with the reason.
+        which cannot start, with the reason, which tools are not held back any more, and what else changed.
 
         ``ConfigError`` if it cannot be used, and then nothing changed.
         """
@@ -340,6 +340,9 @@ class Operator(Protocol):
 
     async def sign_out(self, agent_id: str) -> bool:
         """Forget it; False if there is none of this id."""
+
+    def known_tools(self, agent_id: str) -> list[str]:
+        """The tools that an agent offers or has ever offered, here or away, by their ids."""
 
     def agent_log(self, agent_id: str, count: int) -> list[str] | None:
         """The last lines that an agent printed, secrets masked; None if there is no log of such an agent."""

@@ -49,9 +49,21 @@ def load_config(home: Home, config_path: Path | None, *, demo: bool) -> Config:
     config = load(home, config_path, os.environ)
     if not demo:
         return config
-    examples = next((file for folder in EXAMPLES if (file := folder / "trunkline.toml").exists()), None)
-    if examples is None:
-        raise ConfigError("the example agents are not installed here; `git clone` has them")
     own = {agent.id for agent in config.agents}
-    added = tuple(agent for agent in load(home, examples, {}).agents if agent.id not in own)
+    added = tuple(agent for agent in _examples(home).agents if agent.id not in own)
     return structs.replace(config, agents=config.agents + added)
+
+
+def _examples(home: Home) -> Config:
+    file = next((file for folder in EXAMPLES if (file := folder / "trunkline.toml").exists()), None)
+    if file is None:
+        raise ConfigError("the example agents are not installed here; `git clone` has them")
+    return load(home, file, {})
+
+
+def is_example(home: Home, agent_id: str) -> bool:
+    """Whether this is an agent that only ``up --demo`` brings."""
+    try:
+        return any(agent.id == agent_id for agent in _examples(home).agents)
+    except ConfigError:
+        return False

@@ -223,12 +223,15 @@ class Edges:
             if edge.section and getattr(config, edge.section) != getattr(self._config, edge.section)
         ]
 
-    def reload(self, config: Config, place: str) -> None:
-        """Another configuration; ``ConfigError`` if it changes what cannot change while an edge runs."""
+    def reload(self, config: Config, place: str) -> list[str]:
+        """Another configuration; ``ConfigError`` if it changes what cannot change while an edge runs.
+
+        What changed in files of the edges' own, in a line each.
+        """
         refuse_fixed(self.fixed_changes(config), place)
-        for running in self._running.values():
-            running.reload()
+        changed = [line for running in self._running.values() for line in running.reload()]
         self._config = config
+        return changed
 
     def configured(self, done: dict[str, list[str]]) -> None:
         """The configuration of the last ``reload`` is in force everywhere else; what edges do for it is added."""

@@ -18,7 +18,7 @@ from trunkline.host.edges import Edges
 from trunkline.host.runner import Runner
 from trunkline.host.verifying import Verifying
 from trunkline.hub import views
-from trunkline.model import Policy
+from trunkline.model import Policy, tool_agent
 from trunkline.rule_remarks import about_nothing, never_reached
 from trunkline.shown import SubscriptionView, TokenView
 from trunkline.standing_rules import NoStandingRule, StandingRule
@@ -135,6 +135,13 @@ class Operating(Operator):
     async def sign_out(self, agent_id: str) -> bool:
         """Forget it."""
         return await self._edges.sign_out(agent_id)
+
+    def known_tools(self, agent_id: str) -> list[str]:
+        """The tools that an agent offers, or has ever offered."""
+        hub = self._runner.hub
+        return sorted(
+            tool_id for tool_id in hub.state.pins.keys() | hub.registry.tools.keys() if tool_agent(tool_id) == agent_id
+        )
 
     def agent_log(self, agent_id: str, count: int) -> list[str] | None:
         """The last lines that an agent printed."""

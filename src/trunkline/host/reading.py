@@ -90,7 +90,8 @@ class Reading(Views):
         for run in (*self._processes.views(), *self._of_edges()):
             attached = found.get(run.agent_id)
             if attached is None:
-                found[run.agent_id] = msgspec.structs.replace(run, steerable=True)
+                note = run.note or self._hub.registry.why_stopping(run.agent_id)
+                found[run.agent_id] = msgspec.structs.replace(run, steerable=True, note=note)
             else:
                 found[run.agent_id] = msgspec.structs.replace(
                     attached,

@@ -17,6 +17,8 @@ from trunkline.model import AGENT_ID
 KEPT_LOGS: Final = 20
 # Of each log, for whoever looks at the last lines: reading it takes 1 ms.
 MAX_TAIL_BYTES: Final = 1_048_576
+# Of the log of a run that ended soon, to tell why.
+LAST_WORDS_BYTES: Final = 8192
 
 
 def new_run_id(wall: float) -> str:
@@ -28,6 +30,16 @@ def forget_old_logs(folder: Path) -> None:
     """Make room for one more log."""
     for log in sorted(folder.glob("*.log"))[: -(KEPT_LOGS - 1)]:
         log.unlink(missing_ok=True)
+
+
+def last_words(folder: Path, run_id: str) -> str:
+    """The end of what one run printed; empty if it has no log."""
+    try:
+        with (folder / f"{run_id}.log").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def last_lines(logs: Path, program: str, count: int) -> list[str] | None:

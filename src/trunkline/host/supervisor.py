@@ -27,7 +27,7 @@ from trunkline.edges.edge import Launcher, new_bearer
 from trunkline.edges.exchange import AgentAction
 from trunkline.edges.piped import KeptOwner, PipedSpec
 from trunkline.errors import ConfigError, SecretMissing
-from trunkline.events import AgentExited, AgentLaunched, Event, Noticed
+from trunkline.events import AgentExited, AgentLaunched, AgentStopping, Event, Noticed
 from trunkline.host import isolation, processes
 from trunkline.host.confinement import advice
 from trunkline.host.keeper import KILL_WAIT_S
@@ -37,7 +37,7 @@ from trunkline.host.launch import CANNOT_RUN, LaunchError, find_program
 from trunkline.host.log_mask import mask_log
 from trunkline.host.piped import PipedProcesses
 from trunkline.host.restart import STOPPED_BY_HAND, State, Step, how_it_ended
-from trunkline.host.run_files import forget_old_logs, new_run_id
+from trunkline.host.run_files import forget_old_logs, last_words, new_run_id
 from trunkline.host.run_isolation import RunIsolation
 from trunkline.host.supervised import Agent, AgentSpec, Run, environment
 from trunkline.host.watched_files import FileWatch, Looks, look_at_files
@@ -53,12 +53,13 @@ HUNG_S: Final = 60.0
 NEVER_CAME_S: Final = 120.0
 # An agent that fails within this time of its start may miss something that its sandbox does not show it.
 SOON_S: Final = 30.0
-# Of its log, for that.
-LAST_LINES_BYTES: Final = 8192
 # Of the last line of an agent that left at once.
 MAX_SAID_CHARS: Final = 120
 # Between two tries to get a keeper, on a machine without memory, or where one dies at once.
 KEEPER_WAIT_S: Final = 1.0
+# What callers are told of an agent that another configuration stops or restarts.
+NOT_CONFIGURED: Final = "it is not configured any more"
+OTHERWISE_CONFIGURED: Final = "its configuration changed, and it is being restarted"
 
 
 class Supervisor:
@@ -138,7 +139,7 @@ class Supervisor:
             if not agent.is_removed:
                 done["stopped"].append(agent_id)
             agent.is_removed = True
-            self._perform(agent, agent.life.stop())
+            self._perform(agent, agent.life.stop(), NOT_CONFIGURED)
         for spec in specs:
             known = self._agents.get(spec.agent_id)
             if known is not None and known.spec == spec and not known.is_removed:
@@ -158,7 +159,7 @@ class Supervisor:
             agent.spec = spec
             agent.life.restart = spec.restart
             agent.is_removed = False
-            self._perform(agent, agent.life.start(self._clock()))
+            self._perform(agent, agent.life.start(self._clock()), OTHERWISE_CONFIGURED)
         return done
 
     def _problem(self, spec: AgentSpec, *, is_ours: bool = True) -> str:
@@ -190,7 +191,7 @@ class Supervisor:
         known.spec, known.kept, known.is_removed = spec, Kept(owner, edge, table), False
         known.life.restart = spec.restart
         if self._link is not None or self._replacing is not None:
-            self._perform(known, known.life.start(self._clock()))
+            self._perform(known, known.life.start(self._clock()), OTHERWISE_CONFIGURED)
         return self._problem(spec, is_ours=False)
 
     def release(self, agent_id: str) -> None:
@@ -198,7 +199,7 @@ class Supervisor:
         agent = self._agents.get(agent_id)
         if agent is not None:
             agent.is_removed = True
-            self._perform(agent, agent.life.stop())
+            self._perform(agent, agent.life.stop(), NOT_CONFIGURED)
 
     def steer(self, agent_id: str, action: AgentAction) -> bool:
         """Start, stop or restart one agent as it is configured; False if there is none of this id."""
@@ -207,10 +208,10 @@ class Supervisor:
             return False
         life = agent.life
         if action == "stop":
-            self._perform(agent, life.stop())
+            self._perform(agent, life.stop(), "the operator stopped it")
             life.note = f"{STOPPED_BY_HAND}; `trunkline start {agent_id}` starts it again"
         elif action == "restart" or life.state not in {State.STARTING, State.RUNNING}:
-            self._perform(agent, life.start(self._clock()))
+            self._perform(agent, life.start(self._clock()), "the operator has it restarted")
         return True
 
     def look(self, well: Collection[str]) -> None:
@@ -237,6 +238,7 @@ class Supervisor:
         if not run.ended_for and run.agent.run is run:
             run.ended_for = why
             self._feed([Noticed("agent.hung", "host", run.agent.spec.agent_id, why)])
+            self._tell_why(run, f"it {why}")
             self._send({"do": "stop", "run_id": run.run_id, "grace_s": run.agent.spec.stop_grace_s})
 
     async def look_at_files(self) -> None:
@@ -254,7 +256,7 @@ class Supervisor:
         is_wanted = not (agent.is_removed or self._is_stopping or agent.is_stopped_by_hand)
         if agent.files.has_changed(seen) and is_wanted:
             log.info("%s: its files changed; it is started anew", spec.agent_id)
-            self._perform(agent, agent.life.start(self._clock()))
+            self._perform(agent, agent.life.start(self._clock()), "its files changed, and it is being restarted")
 
     async def stop_all(self, max_grace_s: float = float("inf")) -> None:
         """End every agent and the keeper. Takes no longer than the longest grace and a few seconds."""
@@ -262,7 +264,7 @@ class Supervisor:
         grace_s = min(max_grace_s, max((agent.spec.stop_grace_s for agent in self._agents.values()), default=0.0))
         for agent in list(self._agents.values()):
             agent.is_removed = True
-            self._perform(agent, agent.life.stop(), max_grace_s)
+            self._perform(agent, agent.life.stop(), max_grace_s=max_grace_s)
         self._settle()
         # The keeper ends what is left after that when its socket closes.
         with contextlib.suppress(TimeoutError):
@@ -331,13 +333,19 @@ class Supervisor:
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
-    def _perform(self, agent: Agent, step: Step | None, max_grace_s: float = float("inf")) -> None:
+    def _perform(self, agent: Agent, step: Step | None, why: str = "", *, max_grace_s: float = float("inf")) -> None:
+        """``why`` is what callers of an agent that runs are told when it is stopped for this."""
         if step is Step.LAUNCH:
             self._launch(agent)
         elif step is Step.STOP and agent.run is not None:
+            self._tell_why(agent.run, why)
             grace_s = min(agent.spec.stop_grace_s, max_grace_s)
             self._send({"do": "stop", "run_id": agent.run.run_id, "grace_s": grace_s})
         self._settle()
+
+    def _tell_why(self, run: Run, why: str) -> None:
+        if why:
+            self._feed([AgentStopping(run.agent.spec.agent_id, run.run_id, why)])
 
     def _launch(self, agent: Agent) -> None:
         run_id = new_run_id(time.time())
@@ -455,13 +463,13 @@ class Supervisor:
         agent = run.agent
         self._runs.pop(run.run_id, None)
         agent.run = None
-        now = self._clock()
+        now, logs = self._clock(), self._home / "logs" / agent.spec.agent_id
         if code and run.view is not None and not run.ended_for and now - run.began_at < SOON_S:
-            missed = advice(run.view, self._last_lines(agent.spec.agent_id, run.run_id), self._table_of(agent))
+            missed = advice(run.view, last_words(logs, run.run_id), self._table_of(agent))
             reason = f"{reason or how_it_ended(code)}; {missed}" if missed else reason
         elif code == 0 and not reason and now - run.began_at < SOON_S:
             # It left at once and found nothing wrong with that: its own last words say why.
-            lines = [line.strip() for line in self._last_lines(agent.spec.agent_id, run.run_id).splitlines()]
+            lines = [line.strip() for line in last_words(logs, run.run_id).splitlines()]
             said = next((line for line in reversed(lines) if line.isprintable() and line), "")
             reason = f"{how_it_ended(code)}, saying: {said[:MAX_SAID_CHARS]}" if said else reason
         step = agent.life.ended(code, reason, now, self._jitter())
@@ -480,14 +488,6 @@ class Supervisor:
             more = "" if run.process is None else f"; see `trunkline logs {agent.spec.agent_id}`"
             log.warning("%s does not run: %s%s", agent.spec.agent_id, note, more)
         self._perform(agent, step)
-
-    def _last_lines(self, agent_id: str, run_id: str) -> str:
-        try:
-            with (self._home / "logs" / agent_id / f"{run_id}.log").open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_LINES_BYTES))
-                return file.read().decode(errors="replace")
-        except OSError:
-            return ""
 
     def _settle(self) -> None:
         """After each change: forget removed agents, set the one timer, and say whether anything runs."""

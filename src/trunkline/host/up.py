@@ -37,6 +37,7 @@ from trunkline.host.anchoring import Anchoring
 from trunkline.host.asked import AskedPeople
 from trunkline.host.assembly import Plan, assemble
 from trunkline.host.begin import load_config
+from trunkline.host.config_changes import changes
 from trunkline.host.edges import Edges, refuse_fixed
 from trunkline.host.housekeeping import Housekeeping, storage_figures
 from trunkline.host.logs import is_kept, notice, set_up
@@ -45,6 +46,7 @@ from trunkline.host.runner import Runner
 from trunkline.host.supervised import AgentSpec
 from trunkline.host.supervisor import Supervisor
 from trunkline.host.verifying import Verifying
+from trunkline.hub import views
 from trunkline.hub.hub import Hub
 from trunkline.ledger.kept_masking import KeptMasking
 from trunkline.ledger.ledger import BegunWriter, Ledger
@@ -272,7 +274,7 @@ class Exchange:
             log.warning("the configuration was not changed: %s", error)
 
     def _reload_now(self) -> dict[str, list[str]]:
-        """Read the file again, and say what became of the agents. A file that cannot be used changes nothing."""
+        """Read the file again, and say what changed. A file that cannot be used changes nothing."""
         config = load_config(self._home, self._config_path, demo=self._demo)
         place = str(self._config_path or "")
         own = {
@@ -280,11 +282,14 @@ class Exchange:
             "[ledger] anchor": config.ledger.anchor != self._config.ledger.anchor,
         }
         refuse_fixed([*self._edges.fixed_changes(config), *(name for name, differs in own.items() if differs)], place)
-        self._edges.reload(config, place)
-        self._config = config
+        of_edges = self._edges.reload(config, place)
+        before, self._config = self._config, config
         set_up(config.log, self._home.to_name)
+        held = views.held_back(self._runner.hub)
         self._runner.feed([events.SettingsChanged(self._config.hub_settings())])
         done = self._supervisor.reload([AgentSpec.of(agent) for agent in config.agents])
+        done["released"] = sorted(held - views.held_back(self._runner.hub))
+        done["changed"] = [*changes(before, config), *of_edges]
         self._edges.configured(done)
         for problem in done.get("cannot_start", ()):
             log.warning("cannot start %s", problem)

@@ -86,9 +86,16 @@ class Agents:
             )
         )
 
+    def stopping(self, event: events.AgentStopping, _now: Now) -> None:
+        """A run is about to end because we want it to: callers are told why, until the agent is back."""
+        self._registry.stopping[event.agent_id] = (event.run_id, event.reason)
+
     def exited(self, event: events.AgentExited, now: Now) -> None:
         """A run is over, and its token with it."""
         self._credentials.forget(event.run_id)
+        if self._registry.stopping.get(event.agent_id, (event.run_id, ""))[0] != event.run_id:
+            # A later run, which ended for a reason of its own.
+            del self._registry.stopping[event.agent_id]
         self._journal.write(
             entries.AgentExited(
                 n=self._journal.next,

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from trunkline import effects, entries
 from trunkline.events import CallFinished, CallProgressed
@@ -124,13 +125,13 @@ class Calls:
     def _time_limit(self, call: Call, agent: Agent | None) -> tuple[int | None, str]:
         """How long a call may take (decision 4): as its caller said, else its tool, else its edge; and who said so."""
         if call.entry.timeout_ms is not None:
-            return call.entry.timeout_ms, "as the call asked (`timeout_ms`)"
+            return call.entry.timeout_ms, "as the call asked"
         tool = self._registry.tools.get(call.served_by)
         if tool is not None and tool.definition.timeout_ms is not None:
             return tool.definition.timeout_ms, "the tool's own limit (its `timeout_s`)"
         if agent is not None and agent.timeout_s is not None:
-            text = "the default; another is `timeout_ms` of a call, `timeout_s` of its tool or in the configuration"
-            return int(agent.timeout_s * 1000), text
+            another = "`call --timeout` (`timeout_ms`), or `timeout_s` of its tool or in the configuration"
+            return int(agent.timeout_s * 1000), f"the default; another is {another}"
         return None, ""
 
     def timeout_fault(self, call: Call) -> Fault:
@@ -369,6 +370,10 @@ class Calls:
                 status, problem = Status.FAILED, self.timeout_fault(call)
             elif problem is None:
                 problem = fault("tool.canceled" if status is Status.CANCELED else "tool.failed")
+            if status is Status.CANCELED and call.ending is None and problem is not None:
+                # Nobody wanted this call to end: its agent is ended, and whoever waits may know for what.
+                why = self._registry.why_stopping(agent.agent_id)
+                problem = replace(problem, message=f"{problem.message}: {why}") if why else problem
         server = tool if call.route is None else self._registry.tools.get(call.served_by)
         if server is not None:
             if status is SUCCEEDED:

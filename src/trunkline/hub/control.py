@@ -29,6 +29,7 @@ DIRECTIVE_LIFE_S: Final = 3600.0
 # What the id of a directive begins with; what caused a call may also be another call.
 _DIRECTIVE: Final = "d-"
 _UNKNOWN: Final = "there is no such directive: never stated here, or long ago"
+_NO_DIRECTIVE: Final = "needs a directive, and what it names is none: their ids begin with d-"
 _USED: Final = "the directive was used: each is good for one call"
 # Keys of one agent on one edge that are good at the same time: the one in use, and the one that takes its place.
 MAX_KEYS_EACH: Final = 2
@@ -172,10 +173,31 @@ class Control:
         )
         tool = self._registry.tools.get(definition.tool_id)
         if tool is not None and tool.fingerprint == fingerprint:
-            tool.suspended = False
-            self._registry.version += 1
-            self._judge.forget()
-            self._calls.tools_are_back((definition.tool_id,), now)
+            self._let_be_called(tool, now)
+
+    def _let_be_called(self, tool: Tool, now: Now) -> None:
+        tool.suspended = False
+        self._registry.version += 1
+        self._judge.forget()
+        self._calls.tools_are_back((tool.definition.tool_id,), now)
+
+    def release_unpinned(self, now: Now) -> None:
+        """Put in force what was held back of agents whose definitions are not pinned by now: nobody is asked any more.
+
+        Of one that is away nothing is held: its tools are looked at when it offers them.
+        """
+        unpinned = self._in_force.settings.unpinned_agents
+        for tool in list(self._registry.tools.values()):
+            agent = tool.agent
+            if agent is None or not tool.suspended or agent.agent_id not in unpinned:
+                continue
+            definition = tool.definition
+            why = "definitions of this agent are not pinned any more"
+            self._approvals.definition_settled(agent.identity, definition.tool_id, why, now)
+            self._journal.write(
+                entries.ToolPinned(n=self._journal.next, at=now.ms, definition=definition, fingerprint=tool.fingerprint)
+            )
+            self._let_be_called(tool, now)
 
     def _permissions_approved(self, entry: QuestionOpened, now: Now) -> None:
         assert entry.agent_id is not None
@@ -253,7 +275,7 @@ class Control:
         if stated is None:
             if named in self._directives_until:
                 return fault("policy.directive_required", f"{_USED}; {how}")
-            why = _UNKNOWN if named.startswith(_DIRECTIVE) else "needs a directive"
+            why = _UNKNOWN if named.startswith(_DIRECTIVE) else _NO_DIRECTIVE if named else "needs a directive"
             return fault("policy.directive_required", f"{why}; {how}")
         if stated.tool_id != event.tool_id:
             return fault("policy.directive_required", f"the directive was stated for {stated.tool_id}")

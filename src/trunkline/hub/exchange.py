@@ -96,6 +96,7 @@ class ExchangeEvents:
         if event.settings.policy.version != before.policy.version:
             self._control.policy_in_force(now)
             self._control.judge_questions_anew(now)
+        self._control.release_unpinned(now)
 
     def storage_changed(self, event: events.StorageChanged, _now: Now) -> None:
         """Short of room, or stalled, new calls are refused and open ones may finish; a failed disk ends it."""

@@ -153,6 +153,7 @@ class Hub:
             events.CancelAcknowledged: self._cancel_acknowledged,
             events.CallerLeft: self._caller_left,
             events.AgentLaunched: self.agents.launched,
+            events.AgentStopping: self.agents.stopping,
             events.AgentExited: self.agents.exited,
             events.AgentArrived: self.agents.arrived,
             events.AgentLeft: self._agent_left,

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from msgspec.structs import replace
+
 from trunkline import effects, entries
 from trunkline.hub.alarms import Alarms
 from trunkline.hub.calls import Calls, not_agreed, not_known, waits_for_disk
@@ -22,7 +24,7 @@ from trunkline.hub.registry import Agent, Registry
 from trunkline.hub.retry import QUARANTINE_S, may_move, may_resend, next_attempt_s, next_delay_s
 from trunkline.hub.routing import Routing
 from trunkline.hub.state import Call
-from trunkline.model import RESEND, Fault, Now, Status, fault
+from trunkline.model import RESEND, Fault, Now, Status, fault, tool_agent
 
 # A look into an enum takes 70 ns.
 QUEUED: Final = Status.QUEUED
@@ -143,7 +145,11 @@ class Interruptions:
             tool = self._registry.tools.get(call.served_by)
             if may_resend(call) and tool is not None:
                 tool.quarantined_until = now.mono + QUARANTINE_S
-            self._calls.settle(call, Status.UNKNOWN, now, fault=fault("agent.lost"))
+            why = self._registry.why_stopping(tool_agent(call.served_by))
+            problem = fault("agent.lost")
+            if why:
+                problem = replace(problem, message=f"{problem.message}; {why}")
+            self._calls.settle(call, Status.UNKNOWN, now, fault=problem)
 
     # -- callers that cancel or go -------------------------------------------------------------------------------------
 
@@ -247,7 +253,8 @@ class Interruptions:
             if call.attempt > 0:
                 self._calls.settle(call, Status.UNKNOWN, now, fault=fault("agent.lost"))
             else:
-                self._calls.settle(call, Status.FAILED, now, fault=fault("tool.unavailable"))
+                text = f"it waited in vain: {self._registry.why_away(tool_agent(call.entry.tool_id))}"
+                self._calls.settle(call, Status.FAILED, now, fault=fault("tool.unavailable", text))
         elif call.not_before and mono >= call.not_before:
             call.not_before = 0.0
             self._calls.send_or_wait(call, now)

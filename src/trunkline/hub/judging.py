@@ -44,6 +44,7 @@ from trunkline.model import (
     Verdict,
     agent_of,
     fault,
+    tool_agent,
 )
 
 # A look into an enum takes 70 ns.
@@ -190,8 +191,9 @@ class Judging:
         if tool is not None:
             case.tool = tool
             return None
-        is_away = tool_id in self._state.pins and tool_id.partition("/")[0] not in self._registry.agents
-        return Refusal(_unavailable() if is_away else fault("tool.not_found"))
+        agent_id = tool_agent(tool_id)
+        is_away = tool_id in self._state.pins and agent_id not in self._registry.agents
+        return Refusal(_unavailable(self._registry.why_away(agent_id)) if is_away else fault("tool.not_found"))
 
     def chain_may_go_on(self, case: Case, now: Now) -> Refusal | None:
         """Those whom the caller works for stand behind the call; nobody is called in a circle, or too deep."""
@@ -322,7 +324,7 @@ class Judging:
         if tool.suspended:
             return Refusal(fault("tool.suspended"))
         if agent is None or not agent.is_usable:  # OS-132
-            return Refusal(_unavailable())
+            return Refusal(_unavailable(self._registry.why_away(tool_agent(definition.tool_id))))
         if tool.quarantined_until > now.mono:
             return Refusal(_unavailable("the tool rests after it cost its agent three times"))
         if case.size > definition.max_input_bytes:  # OS-019, OS-021
@@ -411,5 +413,5 @@ class Judging:
         return None if problem is None else case.refused(problem)
 
 
-def _unavailable(text: str = "") -> Fault:
+def _unavailable(text: str) -> Fault:
     return fault("tool.unavailable", text, details={"retry_after_ms": RETRY_UNAVAILABLE_MS})

@@ -183,6 +183,8 @@ class Registry:
         self._folded_tools: dict[str, str] = {}
         # What an agent that is away may still be working on, and who it was (None: before the exchange was restarted).
         self._left: dict[str, tuple[tuple[str, ProcessIdentity | None] | None, Abandoned]] = {}
+        # Agents that the host ended or is about to, until they come again: the run, and why.
+        self.stopping: dict[str, tuple[str, str]] = {}
 
     def look_alike(self, agent_id: str) -> str | None:
         """Another id that equals this one but for case."""
@@ -197,12 +199,29 @@ class Registry:
     def attach(self, agent: Agent, *, is_launched: bool) -> None:
         """An agent is here."""
         self.agents[agent.agent_id] = agent
+        self.stopping.pop(agent.agent_id, None)
         self.by_session[agent.session] = agent
         self._folded[agent.agent_id.casefold()] = agent.agent_id
         who, abandoned = self._left.pop(agent.agent_id, (None, None))
         # The same one is back: its connection broke, or the exchange was restarted, which no launched one outlives.
         if abandoned and (who == (agent.credential, agent.process) or (who is None and not is_launched)):
             agent.abandoned = abandoned
+
+    def why_stopping(self, agent_id: str) -> str:
+        """Why the host ended an agent, or is about to; empty if it did not, or the agent is back."""
+        return self.stopping.get(agent_id, ("", ""))[1]
+
+    def why_away(self, agent_id: str) -> str:
+        """Why an agent is given no calls, in words that every caller may read."""
+        agent, why = self.agents.get(agent_id), self.why_stopping(agent_id)
+        if agent is None:
+            return f"{agent_id} is not connected" + (f": {why}" if why else "")
+        if why:
+            # One that is told to end says that it is unhealthy, and lets end what it has.
+            return f"{agent_id} takes no more calls: {why}"
+        if agent.breaker is not None and agent.breaker.is_open:
+            return f"{agent_id} gets a rest, since attempts at it failed again and again"
+        return f"{agent_id} does not offer it now" if agent.is_usable else f"{agent_id} is {agent.health.value}"
 
     def left_behind(self, agent_id: str, call: Call, now: float) -> None:
         """The exchange restarted while an agent worked on this call."""

@@ -142,6 +142,7 @@ def agent(hub: Hub, found: Agent) -> AgentView:
         succeeded=sum(tool.succeeded for tool in tools),
         failed=sum(tool.failed for tool in tools),
         permissions=found.permissions,
+        resident=found.is_resident,
     )
 
 
@@ -163,6 +164,11 @@ def tool(hub: Hub, tool_id: str, now: Now) -> ToolView | None:
     """One tool."""
     found = hub.registry.tools.get(tool_id)
     return None if found is None else _tool(hub, found, now)
+
+
+def held_back(hub: Hub) -> set[str]:
+    """The tools that nobody can call before a person approves their definition."""
+    return {tool_id for tool_id, found in hub.registry.tools.items() if found.suspended and found.agent is not None}
 
 
 def tools_named(hub: Hub, name: str, now: Now) -> list[ToolView]:

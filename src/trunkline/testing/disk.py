@@ -123,6 +123,13 @@ class FaultyDisk:
             state.do(step)
             yield state.image()
 
+    def image(self) -> Image:
+        """The disk as it is now, nothing lost: the last of ``states``, without all those before it."""
+        state = _State(self._before)
+        for step in self.steps:
+            state.do(step)
+        return state.image()
+
     def after_power_loss(self, rng: Random, *, at: int | None = None) -> Image:
         """One of the images that a power loss after ``at`` steps may leave."""
         done = self.steps[:at]

@@ -48,6 +48,7 @@ def test_the_standard_run_has_at_least_five_rounds_of_every_load() -> None:
     assert [(load.in_flight, load.text_bytes) for load in HTTP_LOADS] == [(1, 200), (64, 200)]
 
 
+@pytest.mark.slow
 def test_nothing_but_the_peers_ends_needs_what_only_make_bench_installs() -> None:
     code = (
         "import sys; sys.modules.update(dict.fromkeys(('grpc', 'mcp', 'mcp_types', 'nats'))); "

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import pytest
 
 from tests.inhabited import Inhabited, Script
@@ -33,12 +34,28 @@ class Said(NamedTuple):
         return json.loads(self.out)
 
 
-def trunkline(*arguments: str, stdin: bytes = b"") -> Said:
-    """Run one command line in this process."""
+class _Screen(io.TextIOWrapper):
+    """What takes itself for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def trunkline(*arguments: str, stdin: bytes = b"", columns: int = 0) -> Said:
+    """Run one command line in this process; with ``columns``, on a terminal of that width, without its colours."""
+    if columns:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("COLUMNS", str(columns))
+            said = _run(*arguments, stdin=stdin, screen=_Screen)
+        return said._replace(out=click.unstyle(said.out))
+    return _run(*arguments, stdin=stdin, screen=io.TextIOWrapper)
+
+
+def _run(*arguments: str, stdin: bytes, screen: type[io.TextIOWrapper]) -> Said:
     streams = sys.stdin, sys.stdout, sys.stderr
     out, err = io.BytesIO(), io.BytesIO()
     sys.stdin = io.TextIOWrapper(io.BytesIO(stdin))
-    text_out, text_err = io.TextIOWrapper(out, "utf-8"), io.TextIOWrapper(err, "utf-8")
+    text_out, text_err = screen(out, "utf-8"), io.TextIOWrapper(err, "utf-8")
     sys.stdout, sys.stderr = text_out, text_err
     try:
         main(list(arguments))
@@ -97,11 +114,11 @@ class Running:
         """Who looks on."""
         return self.exchange.feed._watchers
 
-    def run(self, *arguments: str, stdin: bytes = b"") -> Said:
+    def run(self, *arguments: str, stdin: bytes = b"", columns: int = 0) -> Said:
         """With the home in the environment, as people have it; hints need not repeat it then."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TRUNKLINE_HOME", str(self.home))
-            return trunkline(*arguments, stdin=stdin)
+            return trunkline(*arguments, stdin=stdin, columns=columns)
 
     def stop(self) -> None:
         self.do(self.edge.stop())

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from tests.inhabited import ANY_OBJECT, CALL_ID, accepted, answered, asks, progressed, refused, view
 from tests.unit.cli.conftest import Running
@@ -165,6 +166,46 @@ def test_an_unknown_tool_gets_suggestions(running: Running) -> None:
     assert running.run("call", "quite/different").err.endswith(
         "no tool 'quite/different'; `trunkline tools` lists them\n"
     )
+
+
+def test_the_id_of_an_agent_is_said_to_be_one_with_its_tools(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As those that the exchange launches.
+    agents = [replace(agent, steerable=True) for agent in running.exchange.views.agents()]
+    monkeypatch.setattr(running.exchange.views, "agents", lambda: agents)
+    said = running.run("call", "com.example.mail")
+    text = "com.example.mail is an agent, not one of its tools; did you mean com.example.mail/send?"
+    assert (said.code, said.err) == (2, f"tool.not_found: {text}\n")
+    assert text in running.run("policy", "check", "operator", "com.example.mail").out
+    said = running.run("call", "com.example.echo")
+    assert "did you mean com.example.echo/say or com.example.echo/big?" in said.err
+
+
+def test_the_tool_of_an_agent_that_is_not_configured_any_more_is_told_of_with_what_brings_it_back(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.later(running.exchange.echo.leave)
+    said = running.run("call", TOOL)
+    assert said.code == 1
+    nobody = "tool.unavailable: no agent com.example.echo is configured or connected now"
+    assert said.err.startswith(f"{nobody}; it is one of the examples: trunkline down, then trunkline up --demo")
+    logs = running.home / "logs" / "com.example.echo"
+    logs.mkdir(parents=True)
+    (logs / "a.log").touch()
+    assert running.run("call", TOOL).err.startswith(f"{nobody}; its last log ends at ")
+    monkeypatch.setattr("trunkline.host.begin.EXAMPLES", ())
+    assert "; add its [[agent]] to trunkline.toml and trunkline reload, or " in running.run("call", TOOL).err
+
+
+def test_a_near_miss_at_an_agent_that_is_away_names_the_tools_of_that_agent(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As after a restart: they are on record, and nobody has offered them since.
+    monkeypatch.setattr(running.exchange.operator, "known_tools", lambda _: ["com.example.away/say"])
+    for said in (
+        running.run("call", "com.example.away/sya").err,
+        running.run("policy", "check", "operator", "com.example.away/sya").out,
+    ):
+        assert "no tool 'com.example.away/sya'; did you mean com.example.away/say?" in said
 
 
 def test_json_gives_the_whole_answer(running: Running) -> None:

@@ -69,6 +69,7 @@ def test_there_is_a_script_for_each_shell(shell: str) -> None:
     assert f"_TRUNKLINE_COMPLETE={shell}_complete" in said.out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_bash_completes_a_tool_with_the_script(running: Running, tmp_path: Path) -> None:
     program = tmp_path / "trunkline"

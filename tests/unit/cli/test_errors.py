@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from tests.inhabited import accepted, refused
 from tests.unit.cli.conftest import Running, Said, trunkline
 from tests.unit.ledger.made import in_process
+from trunkline.cli.terminal import HOME_OPTION, CommandFailed
 from trunkline.events import CallRequested
 
 TOOL = "com.example.echo/say"
@@ -36,6 +38,7 @@ def error_of(said: Said) -> dict[str, Any]:
         (("call", TOOL, "{"), "message.malformed", 2),
         (("ledger", "show"), "ledger.unreadable", 1),
         (("logs", "nobody"), "not_found", 2),
+        (("receipts", "verify", "nofile.json"), "file.unusable", 2),
         (("call", TOOL, "@/nowhere.json"), "file.unusable", 2),
         (("check", "ossa", "https://127.0.0.1:1", *("--identity", "/nowhere.json") * 2), "file.unusable", 2),
         (("up", "--config", "/nowhere.toml"), "config.invalid", 2),
@@ -84,6 +87,22 @@ def test_a_refusal_is_json_with_all_that_the_exchange_said(running: Running) -> 
     error = error_of(said)
     assert (error["code"], error["retryable"], error["details"]) == ("limit.rate", True, details)
     assert said.err == f"limit.rate: {error['message']}\n"
+
+
+@pytest.mark.parametrize("questions", [("a1",), ("a1", "a2")])
+def test_a_hint_in_the_json_of_an_error_names_the_home_once(running: Running, questions: tuple[str, ...]) -> None:
+    said = trunkline("--json", "--home", str(running.home), "approve", *questions)
+    errors = [said.json["error"]] if len(questions) == 1 else [one["error"] for one in said.json["answers"]]
+    for error in errors:
+        assert error["message"].endswith(f"`trunkline approvals --home {running.home}` lists what is open")
+        assert error["message"].count("--home") == 1
+
+
+def test_what_a_tool_says_to_type_is_not_completed_in_json_either() -> None:
+    with click.Context(click.Command("x")) as context:
+        context.meta[HOME_OPTION] = "/x"
+        assert CommandFailed("tool.failed", "type `trunkline up`").error["message"] == "type `trunkline up`"
+        assert CommandFailed("not_found", "type `trunkline up`").error["message"] == "type `trunkline up --home /x`"
 
 
 def test_where_json_is_bad_is_in_the_details(running: Running) -> None:

@@ -281,6 +281,17 @@ def test_what_is_to_be_typed_about_a_refused_call_is_whole(short_path: Path) -> 
     assert f"trunkline directive new a/b --reason WHY {home} states one" in out
 
 
+def test_at_80_columns_refused_calls_are_no_wider_and_their_ids_are_whole(short_path: Path) -> None:
+    tool_id, caller = "com.example.warehouse/put_order_away", "mcp:a-client-with-a-long-name"
+    with in_process(short_path) as made:
+        made.add(lambda n: replace(refusal(n, caller), code="policy.directive_required", tool_id=tool_id))
+    lines = trunkline("calls", "--refused", "--home", str(short_path), columns=80).out.splitlines()
+    assert max(map(len, lines)) <= 80
+    for cell in ("policy.directive_required", tool_id, caller):
+        assert any(cell in line for line in lines)
+    assert lines[-1].strip() == call_id(1)
+
+
 def test_what_was_wrong_with_a_refused_call_is_shown_in_the_place_of_what_its_code_means(short_path: Path) -> None:
     why = '$: "text" is a required property'
     with in_process(short_path) as made:
@@ -321,6 +332,12 @@ def test_of_refused_calls_those_are_shown_that_are_looked_for(
 def test_what_a_refused_call_does_not_have_is_not_looked_for(home: Path, option: str) -> None:
     said = trunkline("calls", "--refused", option, "failed", "--home", str(home))
     assert (said.code, "not for --refused" in said.err) == (2, True)
+
+
+@pytest.mark.parametrize("verb", ["balance", "history"])
+def test_an_account_that_is_not_there_has_no_history_either(home: Path, verb: str) -> None:
+    said = trunkline("wallet", verb, "bob", "--home", str(home))
+    assert (said.code, said.out, said.err.startswith("not_found: no wallet 'bob'")) == (2, "", True)
 
 
 def test_no_refused_calls_are_said_to_be_none(home: Path) -> None:
@@ -465,8 +482,14 @@ def test_an_export_of_nothing_or_of_two_things_is_bad_usage(home: Path, options:
 def test_a_file_that_is_there_is_written_over_only_when_that_was_said(home: Path, tmp_path: Path) -> None:
     out = tmp_path / "mine.jsonl"
     out.write_text("precious")
-    said = run(home, "export", "--all", "--out", str(out))
-    assert (said.code, "--overwrite" in said.err) == (2, True)
+    said = run(home, "export", "--all", "--output", str(out))
+    assert (said.code, "--force" in said.err) == (2, True)
     assert out.read_text() == "precious"
-    assert run(home, "export", "--all", "--out", str(out), "--overwrite").code == 0
+    assert run(home, "export", "--all", "--output", str(out), "--force").code == 0
     assert len(out.read_text().splitlines()) == 7
+
+
+def test_the_words_for_a_file_that_scripts_have_from_before_are_taken_too(home: Path, tmp_path: Path) -> None:
+    out = tmp_path / "mine.jsonl"
+    assert [run(home, "export", "--all", "--out", str(out)).code for _ in "12"] == [0, 2]
+    assert run(home, "export", "--all", "--out", str(out), "--overwrite").code == 0

@@ -101,7 +101,8 @@ HEAD = ["TIME", "TOOL", "WHY", "CALL"]
         (92, ["  ".join(ROW[:3]), f"    {ROW[3]}"]),
         (50, ["12:00:00  com.example.notes/append  a long remark…", f"    {ROW[3]}"]),
         (40, ["12:00:00  …mple.notes/append  a long re…", f"    {ROW[3]}"]),
-        (10, ["12:00:00  …es/append  a long re…", f"    {ROW[3]}"]),
+        (32, ["12:00:00  …es/append  a long re…", f"    {ROW[3]}"]),
+        (31, ["12:00:00  com.example.notes/ap…", "    why a long remark that may", "    be cut", f"    {ROW[3]}"]),
     ],
 )
 def test_on_a_narrow_terminal_ids_go_below_and_the_rest_is_cut(
@@ -125,12 +126,51 @@ def on_a_terminal(
 def test_a_column_to_keep_is_whole_however_narrow_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, row = on_a_terminal(capsys, monkeypatch, 50, keep=(1,))
+    _, row = on_a_terminal(capsys, monkeypatch, 58, keep=(1,))
     assert row == "12:00:00  com.example.notes/append  …ay be cut  012345678…"
 
 
+@pytest.mark.parametrize("columns", [7, 20, 30, 39, 40, 79, 80, 110])
+@pytest.mark.parametrize("below", [0, 1, 2])
+@pytest.mark.parametrize("keep", [(), (1,), (0, 1, 2, 3)])
+def test_no_line_of_a_table_is_wider_than_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    columns: int,
+    below: int,
+    keep: tuple[int, ...],
+) -> None:
+    lines = on_a_terminal(capsys, monkeypatch, columns, below=below, keep=keep, status=2)
+    assert max(map(width, lines)) <= columns
+
+
+def test_what_is_to_be_kept_and_has_no_room_beside_the_rest_is_whole_below(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert on_a_terminal(capsys, monkeypatch, 48, keep=(0, 1, 3), below=1) == [
+        "TIME      TOOL                      WHY",
+        "12:00:00  com.example.notes/append  a long rema…",
+        f"    {ROW[3]}",
+    ]
+    assert on_a_terminal(capsys, monkeypatch, 40, keep=(0, 1, 3)) == [
+        "TIME      TOOL",
+        "12:00:00  com.example.notes/append",
+        "    why a long remark that may be cut",
+        f"    call {ROW[3]}",
+    ]
+
+
+def test_wide_characters_below_a_row_are_parted_where_the_line_ends(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "12")
+    table(["NAME", "NOTE"], [["a", "東京東京東京 x"]], below=1)
+    assert [unstyle(line) for line in capsys.readouterr().out.splitlines()[1:]] == ["a", "    東京東京", "    東京 x"]
+
+
 def test_several_columns_go_below_together(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert on_a_terminal(capsys, monkeypatch, 40, below=2)[1:] == [
+    assert on_a_terminal(capsys, monkeypatch, 61, below=2)[1:] == [
         "12:00:00  com.example.notes/append",
         f"    {ROW[2]}  {ROW[3]}",
     ]
@@ -139,7 +179,7 @@ def test_several_columns_go_below_together(capsys: pytest.CaptureFixture[str], m
 def test_spare_columns_are_left_out_before_others_are_cut(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head, row = on_a_terminal(capsys, monkeypatch, 66, spare=(0, 2))
+    head, row = on_a_terminal(capsys, monkeypatch, 66, spare=(2, 0))
     assert head.split() == ["TIME", "TOOL", "CALL"]
     assert row == f"{ROW[0]}  {ROW[1]}  {ROW[3]}"
 

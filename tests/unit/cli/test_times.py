@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import importlib
 import time
+from pathlib import Path
 
 import click
 import pytest
 
+from tests.unit.cli.conftest import trunkline
 from trunkline.cli.main import VERBS
 from trunkline.cli.times import MOMENT, Moment
 
@@ -33,12 +35,33 @@ def test_a_time_without_a_zone_is_local_and_a_date_is_its_beginning() -> None:
     assert MOMENT.convert("1970-01-01T02:00+01:00", None, None) == HOUR_MS
 
 
+@pytest.mark.parametrize("form", ["%H:%M:%S", "%H:%M"])
+def test_a_time_of_day_is_todays_or_yesterdays_if_today_it_is_still_to_come(form: str) -> None:
+    now = dt.datetime.now()  # noqa: DTZ005  (local)
+    for shift_h, days_back in ((-1, 0), (1, 1)):
+        shown = now + dt.timedelta(hours=shift_h)
+        meant = shown.replace(microsecond=0, second=shown.second if "%S" in form else 0) - dt.timedelta(days=days_back)
+        assert MOMENT.convert(shown.strftime(form), None, None) == meant.timestamp() * 1000
+
+
+def test_an_hour_may_have_one_digit() -> None:
+    assert MOMENT.convert("9:05", None, None) == MOMENT.convert("09:05:00", None, None)
+
+
+@pytest.mark.parametrize(
+    "line", [("calls", "--from", "1h", "--to", "2h"), ("ledger", "export", "--since", "1h", "--until", "2h")]
+)
+def test_a_range_that_ends_before_it_begins_is_refused(short_path: Path, line: tuple[str, ...]) -> None:
+    said = trunkline(*line, "--home", str(short_path))
+    assert (said.code, "the first is not before the second" in said.err) == (2, True)
+
+
 @pytest.mark.parametrize("text", ["999999999w", "1960-01-01"])
 def test_what_was_before_all_computers_is_the_beginning_of_time(text: str) -> None:
     assert MOMENT.convert(text, None, None) == 0
 
 
-@pytest.mark.parametrize("text", ["yesterday", "2 h", "-2h", "h", "2y", "2026-13-01", ""])
+@pytest.mark.parametrize("text", ["yesterday", "24:00", "10:60", "1000", "2 h", "-2h", "h", "2y", "2026-13-01", ""])
 def test_what_is_no_time_is_refused_with_what_would_be_one(text: str) -> None:
     with pytest.raises(click.BadParameter, match="2026-11-15T10:00, 30m, 2h, 7d"):
         MOMENT.convert(text, None, None)

@@ -58,6 +58,16 @@ def test_its_agents_can_be_called_when_the_command_returns(home: Path) -> None:
     assert trunkline("call", "com.a/x", "--home", str(home)).code == 0
 
 
+def test_what_a_person_is_shown_is_text_also_where_the_log_is_json(home: Path) -> None:
+    with (home / "trunkline.toml").open("a") as file:
+        file.write('[log]\nformat = "json"\n')
+    started = detached(home)
+    assert started.code == 0, started.err
+    assert f"is up in {home}" in started.out
+    assert '{"time"' not in started.out
+    assert (home / "exchange.log").read_text().startswith('{"time"')
+
+
 def test_for_a_program_both_say_what_they_did_as_json(home: Path) -> None:
     started = detached(home, "--json")
     assert started.json["http"].startswith("http://127.0.0.1:")

@@ -16,17 +16,17 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from tests.inhabited import ALICE, CALL_ID, ECHO, LARGE_BYTES, MAIL, view
+from tests.inhabited import ALICE, ANY_OBJECT, CALL_ID, ECHO, LARGE_BYTES, MAIL, view
 from tests.unit.cli.conftest import Running, trunkline
-from trunkline import entries, schemas
+from trunkline import entries, input_conditions, schemas
 from trunkline.cli.client import is_alive
-from trunkline.cli.main import VERBS
+from trunkline.cli.main import VERBS, cli
 from trunkline.cli.tools import example_of, show_table
 from trunkline.edges.http import routes
 from trunkline.edges.ossa.keys import OSSA_KEYS
 from trunkline.errors import ConfigError
 from trunkline.events import DirectiveStated, SettingsChanged, TokenIssued
-from trunkline.model import Actor, Circumstance, Decision, Rule, Status, fault
+from trunkline.model import Actor, Circumstance, Decision, InputCondition, Rule, Status, ToolDefinition, fault
 from trunkline.shown import AgentView, Question, TokenView, ToolView
 
 NASTY = "\x1b[31m\u202eevil\u200b\n"
@@ -79,6 +79,45 @@ def test_a_misspelt_verb_gets_a_suggestion() -> None:
 )
 def test_a_verb_that_is_part_of_another_is_named_with_it(word: str, meant: str) -> None:
     assert f"did you mean {meant}?" in trunkline(word).err
+
+
+def _lines(command: click.Command, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Each verb, group and part of a group, as it is typed."""
+    if not isinstance(command, click.Group):
+        return [words]
+    context = click.Context(command)
+    inner = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
+    found = [line for name, part in inner if part is not None for line in _lines(part, (*words, name))]
+    return [words, *found] if words else found
+
+
+@pytest.mark.parametrize("words", _lines(cli), ids=" ".join)
+def test_home_and_json_may_stand_anywhere_among_the_words_of_a_verb(short_path: Path, words: tuple[str, ...]) -> None:
+    for place in range(len(words) + 1):
+        line = [*words[:place], "--home", str(short_path), "--json", *words[place:], "--help"]
+        said = trunkline(*line)
+        assert (said.code, "Usage: trunkline" in said.out) == (0, True), said.err
+
+
+def test_a_home_between_a_verb_and_its_part_is_the_one_that_is_meant(running: Running) -> None:
+    said = trunkline("token", "--home", str(running.home), "--json", "list")
+    assert (said.code, [one["agent"] for one in said.json["tokens"]]) == (0, ["alice", "carol"])
+
+
+def test_a_number_below_zero_is_not_taken_for_an_option() -> None:
+    said = trunkline("wallet", "fund", "alice", "-50")
+    assert (said.code, "a number below zero is not taken here" in said.err) == (2, True)
+    assert "No such option" in trunkline("wallet", "fund", "alice", "-x").err
+
+
+@pytest.mark.parametrize(
+    "words", [("status",), ("ledger", "show"), ("up",), ("down",), ("doctor",), ("calls", "--refused")]
+)
+def test_a_home_that_is_a_file_is_said_to_be_none(short_path: Path, words: tuple[str, ...]) -> None:
+    file = short_path / "file"
+    file.touch()
+    said = trunkline(*words, "--home", str(file))
+    assert (said.code, said.err) == (2, f"file.unusable: {file}: it is no folder, and the home of an exchange is one\n")
 
 
 def test_restoring_is_no_verb_and_what_is_done_instead_is_said() -> None:
@@ -345,6 +384,35 @@ def test_what_isolates_an_agent_is_shown_and_why_nothing_does(
     assert running.run("agents", "--json").json["agents"][1]["isolation"] == "none: bwrap is not installed"
 
 
+def test_at_80_columns_what_isolates_an_agent_is_there(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent_id, isolation = "com.example.reporter", "sandbox (bubblewrap)"
+    note = "exit code 1 a moment after it was started, for the third time in a row; it is started again in a minute"
+    known = AgentView(
+        agent_id, "opensentience", "unhealthy", "failing", "1.20.0", 12, 3, 1400, 12, 4_000_000, isolation=isolation
+    )
+    monkeypatch.setattr(running.exchange.views, "agents", lambda: [known, replace(known, note=note)])
+    header, first, second, *below = running.run("agents", columns=80).out.splitlines()
+    assert "ISOLATION" in header
+    for line in (first, second):
+        assert (line.split()[0], line.endswith(isolation), len(line) <= 80) == (agent_id, True, True)
+    assert (" ".join(line.strip() for line in below), max(map(len, below)) <= 80) == (note, True)
+
+
+def test_at_80_columns_the_conditions_of_rules_are_whole(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trunkline.model import Policy
+
+    wanted = (InputCondition(("path",), "like", "/srv/data/reports/2026/*"),)
+    rule = Rule("trunkline.toml:rule-1", "agent:com.example.reporter", "com.example.notes/append", Decision.ASK)
+    rules = (replace(rule, reason="careful, " * 12 + "careful", side_effects=True, input=wanted),)
+    monkeypatch.setattr(running.exchange.operator, "policy", lambda: Policy(rules, "v2"))
+    lines = running.run("policy", columns=80).out.splitlines()
+    assert max(map(len, lines)) <= 80
+    shown = " ".join(line.strip() for line in lines)
+    assert "…" not in shown
+    for cell in (rule.id, rule.caller, rule.tool, input_conditions.shown(wanted[0])):
+        assert cell in shown
+
+
 def test_all_pages_of_tools_are_shown(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = running.run("tools")
     monkeypatch.setattr(routes, "MAX_PAGE_TOOLS", 1)
@@ -456,8 +524,15 @@ def test_an_answer_to_no_question_is_an_error(running: Running) -> None:
     assert said.err.startswith("not_found: ")
 
 
+def test_a_directive_for_a_tool_that_needs_none_is_not_stated(running: Running) -> None:
+    said = running.run("directive", "new", ECHO, "--reason", "as agreed")
+    assert (said.code, said.out, running.fed) == (2, "", [])
+    assert said.err == f"state.conflict: {ECHO} needs no directive; call it: trunkline call {ECHO} …\n"
+
+
 def test_a_directive_prints_its_id_alone_on_stdout(running: Running) -> None:
-    said = running.run("directive", "new", ECHO, '{"x": 1.10}', "--reason", "as agreed")
+    running.exchange.attach("com.a", ToolDefinition("com.a/go", "", ANY_OBJECT, requires_directive=True))
+    said = running.run("directive", "new", "com.a/go", '{"x": 1.10}', "--reason", "as agreed")
     [recorded] = running.exchange.recorded(entries.DirectiveStated)
     assert said.out == f"{recorded.directive_id}\n"
     assert f"--directive {recorded.directive_id}" in said.err
@@ -580,14 +655,36 @@ def test_an_agents_process_is_steered_by_its_name(running: Running, monkeypatch:
     assert asked == [("com.x", verb), ("com.y", verb)]
 
 
+@pytest.mark.parametrize("verb", ["start", "stop", "restart"])
+def test_who_steers_a_misspelt_agent_is_told_which_was_perhaps_meant(
+    running: Running, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    launched = AgentView("com.example.clock", "opensentience", "ready", steerable=True)
+    monkeypatch.setattr(
+        running.exchange.views, "agents", lambda: [launched, AgentView("com.example.clerk", "e", "ready")]
+    )
+    said = running.run(verb, "com.example.clok")
+    assert (said.code, said.err.endswith("; did you mean com.example.clock?\n")) == (2, True)
+
+
 def test_reload_says_what_it_did(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     done = {"started": ["com.x", "com.y"], "restarted": [], "stopped": ["com.z"]}
     monkeypatch.setattr(running.exchange.operator, "reload", lambda: done)
     assert running.run("reload").out == "reloaded\n  started: com.x, com.y\n  stopped: com.z\n"
+    done |= {"released": ["com.x/a"], "changed": ["rules: 3, were 2", "log.level: debug, was info"]}
+    said = running.run("reload").out
+    assert said.endswith("\n  released: com.x/a\n  rules: 3, were 2\n  log.level: debug, was info\n")
     done["cannot_start"] = ["com.w: its folder /gone does not exist"]
     said = running.run("reload")
     assert said.code == 1
     assert said.out.endswith("\n  cannot start: com.w: its folder /gone does not exist\n")
+
+
+def test_a_reload_that_changes_nothing_says_so(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    none: list[str] = []
+    done = {"started": none, "restarted": none, "stopped": none, "released": none, "changed": none}
+    monkeypatch.setattr(running.exchange.operator, "reload", lambda: done)
+    assert running.run("reload").out == "reloaded\n  nothing changed\n"
 
 
 def test_reload_says_why_not(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -631,8 +728,8 @@ def test_a_question_says_first_which_part_of_a_command_is_dangerous_and_shows_al
 
 @pytest.mark.parametrize("verb", ["approve", "deny"])
 def test_an_answer_to_no_question_says_where_the_open_ones_are(running: Running, verb: str) -> None:
-    said = running.run(verb, "a999")
-    assert (said.code, said.err.startswith("not_found: a999: no such open question: ")) == (2, True)
+    said = running.run(verb, "a1")
+    assert (said.code, said.err.startswith("not_found: a1: no such open question: ")) == (2, True)
     assert said.err.endswith("; `trunkline approvals` lists what is open\n")
 
 
@@ -702,7 +799,7 @@ def test_several_questions_are_answered_and_one_that_is_not_open_keeps_none_from
     said = running.run("approve", first, "a999", second)
     assert said.code == 2
     assert [line.split(":")[0] for line in said.out.splitlines()] == [f"approved {first}", f"approved {second}"]
-    assert said.err.startswith("not_found: a999: no such open question")
+    assert said.err.startswith("not_found: a999: there never was such a question")
     assert [given.how for given in running.exchange.recorded(entries.QuestionClosed)] == ["approved"] * 2
 
 

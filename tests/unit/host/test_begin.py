@@ -34,6 +34,7 @@ def test_a_configuration_that_cannot_be_used_starts_nothing(tmp_path: Path) -> N
     assert list(home.keys_folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_start_that_fails_after_the_writer_was_started_leaves_none(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     home.create()

@@ -115,6 +115,7 @@ def test_a_call_and_what_it_causes_are_spans_of_the_callers_trace(short_path: Pa
     assert "not in a span" not in json.dumps(collector.spans)
 
 
+@pytest.mark.slow
 def test_without_an_endpoint_a_traceparent_says_nothing_and_nothing_is_imported(short_path: Path) -> None:
     config = '[[policy.rule]]\ncaller = "*"\ntool = "*"\ndecision = "allow"\n'
     with running(short_path / "home", config) as exchange:

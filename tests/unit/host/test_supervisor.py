@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from tests.descriptors import open_descriptors
 from tests.requirement import requirement
 from tests.unit.host.conftest import Host, Runaway, command_line, content, escaping, is_running, sleeping
 from trunkline.edges.opensentience.launching import AgentLauncher
-from trunkline.events import AgentLaunched, Event, Noticed
+from trunkline.events import AgentLaunched, AgentStopping, Event, Noticed
 from trunkline.host import processes, restart
 from trunkline.host.keeper import SHORT_GRACE_S
 from trunkline.host.run_files import KEPT_LOGS, forget_old_logs, new_run_id
@@ -382,6 +382,40 @@ async def test_a_watched_agent_is_restarted_when_its_files_are_no_longer_written
     for _ in range(3):
         await host.supervisor.look_at_files()
     assert host.state("a") == "running"
+
+
+async def test_callers_are_told_why_an_agent_that_runs_is_stopped(host: Host, tmp_path: Path) -> None:
+    script = tmp_path / "agent.sh"
+    script.write_text("sleep 600 & wait")
+    spec = AgentSpec("a", ("sh", "agent.sh"), str(tmp_path), stop_grace_s=0.2, watch=True)
+    await host.start(spec)
+
+    async def told_after(change: Callable[[], object]) -> str:
+        """Of one that runs."""
+        await host.pid("a")
+        before = [event for event in host.events if isinstance(event, AgentStopping)]
+        run_id = host.view("a").run_id
+        change()
+        (told,) = [event for event in host.events if isinstance(event, AgentStopping)][len(before) :]
+        assert (told.agent_id, told.run_id) == ("a", run_id)
+        await host.until(lambda: len(host.exited("a")) > len(before), "its end")
+        return told.reason
+
+    await host.supervisor.look_at_files()
+    script.write_text("sleep 600 & wait # changed")
+    await host.pid("a")
+    await host.supervisor.look_at_files()
+    await host.supervisor.look_at_files()
+    await host.until(lambda: len(host.launched("a")) == 2, "the second run")
+    (told,) = [event.reason for event in host.events if isinstance(event, AgentStopping)]
+    assert told == "its files changed, and it is being restarted"
+    assert await told_after(lambda: host.supervisor.steer("a", "restart")) == "the operator has it restarted"
+    changed = msgspec.structs.replace(spec, stop_grace_s=0.1)
+    reason = await told_after(lambda: host.supervisor.reload([changed]))
+    assert reason == "its configuration changed, and it is being restarted"
+    assert await told_after(lambda: host.supervisor.steer("a", "stop")) == "the operator stopped it"
+    host.supervisor.steer("a", "start")
+    assert await told_after(lambda: host.supervisor.reload([])) == "it is not configured any more"
 
 
 async def test_a_watched_agent_that_fell_is_started_by_a_change_and_one_that_was_stopped_is_not(

@@ -133,6 +133,48 @@ def test_an_agent_that_cannot_start_is_named_with_the_reason_at_the_start_and_by
         assert (answer["started"], answer["cannot_start"]) == ([], [f"com.x: {reason}"])
 
 
+CHANGING = """
+from pathlib import Path
+from trunkline import Agent
+
+agent = Agent("com.x", version="1.0.0")
+says = Path(__file__).with_name("says").read_text()
+
+
+def look() -> dict[str, str]:
+    return {"says": says}
+
+
+look.__doc__ = says
+agent.tool(side_effects=False)(look)
+agent.run()
+"""
+
+
+def test_a_reload_says_what_it_changed_and_releases_what_was_held_of_an_agent_that_is_not_pinned_any_more(
+    short_path: Path,
+) -> None:
+    (short_path / "agent.py").write_text(CHANGING)
+    says = short_path / "says"
+    says.write_text("first")
+    table = f'[[agent]]\nid = "com.x"\ncommand = [{sys.executable!r}, "{short_path}/agent.py"]\nisolation = "none"\n'
+    rule = '[[policy.rule]]\ncaller = "*"\ntool = "com.y/z"\ndecision = "deny"\n'
+    with running(short_path / "home", table) as exchange:
+        exchange.wait_tool("com.x/look")
+        own = exchange.config_file.read_text()
+        says.write_text("second")
+        exchange.request("POST", "/v1/agents/com.x/restart")
+        exchange.wait_tool("com.x/look", "suspended")
+        unpinned = own.replace('isolation = "none"\n', 'isolation = "none"\npin_definitions = false\n')
+        exchange.config_file.write_text(unpinned + rule)
+        done = exchange.request("POST", "/v1/reload")[1]
+        assert (done["restarted"], done["released"]) == ([], ["com.x/look"])
+        assert done["changed"] == ["rules: 1, were 0", "com.x: pin_definitions: false, was true"]
+        assert exchange.call("com.x/look", {})["output"] == {"says": "second"}
+        done = exchange.request("POST", "/v1/reload")[1]
+        assert (done["released"], done["changed"]) == ([], [])
+
+
 def test_what_of_the_configuration_has_no_effect_is_said_at_the_start_in_status_and_after_a_reload(
     short_path: Path,
 ) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from trunkline.host import watched_files
 from trunkline.host.watched_files import FileWatch, look_at_files
 
@@ -36,6 +38,7 @@ def test_below_the_exchanges_own_folder_nothing_is_watched(tmp_path: Path) -> No
     assert seen(tmp_path, "python", "agent.py", home=tmp_path) == {"agent.py", "other.py"}
 
 
+@pytest.mark.slow
 def test_a_folder_full_of_data_is_looked_at_up_to_a_bound(tmp_path: Path) -> None:
     make(tmp_path, *(f"data/{number}.txt" for number in range(watched_files.MAX_FILES + 1)))
     assert len(seen(tmp_path, "reader", "data")) == watched_files.MAX_FILES

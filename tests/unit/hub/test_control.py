@@ -160,6 +160,13 @@ def test_a_tool_that_requires_a_directive_is_refused_to_everybody_without_one(ki
     assert kit.deliveries == []
 
 
+def test_what_is_named_as_a_directive_and_is_none_is_said_to_be_none(kit: Kit) -> None:
+    refused = kit.call("com.x/intended", causation_id="nonsense").outcome.fault
+    assert refused is not None
+    assert refused.code == "policy.directive_required"
+    assert refused.message.startswith("needs a directive, and what it names is none")
+
+
 @requirement("OS-001", "OS-085")
 def test_a_directive_lets_one_call_through_and_its_record_names_it(kit: Kit) -> None:
     stated = kit.directive("com.x/intended")

@@ -133,6 +133,22 @@ def test_changed_definitions_of_unpinned_agents_are_taken_without_asking(kit: Ki
     assert kit.state.pins["com.a/x"].definition.description == "changed"
 
 
+def test_what_was_held_back_of_an_agent_is_in_force_once_its_definitions_are_not_pinned(kit: Kit) -> None:
+    for agent in ("com.a", "com.b"):
+        kit.attach(agent, "x")
+        kit.offer(agent, tool(f"{agent}/x", description="changed"), replace=True)
+    asked = kit.questions("definition")
+    assert len(asked) == 2
+    kit.in_force(unpinned_agents=frozenset({"com.a"}))
+    assert len(kit.call("com.a/x").deliveries) == 1
+    assert kit.state.pins["com.a/x"].definition.description == "changed"
+    assert kit.call("com.b/x").code == "tool.suspended"
+    assert kit.questions("definition") == asked[1:], "nobody is asked about what is in force"
+    pinned = len(kit.log_of(entries.ToolPinned))
+    kit.in_force(unpinned_agents=frozenset({"com.a"}))
+    assert len(kit.log_of(entries.ToolPinned)) == pinned
+
+
 def test_the_fingerprint_covers_what_the_agent_said_in_any_order_and_not_our_limits() -> None:
     assert fingerprint_of(ORIGINAL) == fingerprint_of(
         replace(ORIGINAL, input_schema=Raw(b'{ "properties": {"a": {"type": "string"}}, "type": "object" }'))

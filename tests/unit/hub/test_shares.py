@@ -126,6 +126,7 @@ def test_refused_calls_count_and_the_operator_is_not_told_to_wait(kit: Kit) -> N
     assert {kit.call("com.a/none", by=BOSS).code for _ in range(100)} == {"tool.not_found"}
 
 
+@pytest.mark.slow
 def test_tools_that_come_and_go_are_refused_once_they_fill_the_record(kit: Kit) -> None:
     before = len(kit.log)
     said = []

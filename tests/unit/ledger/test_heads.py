@@ -235,6 +235,7 @@ def test_entries_that_retention_removed_need_no_head(tmp_path: Path) -> None:
     assert (report.removed, report.signed) == (3, 5)
 
 
+@pytest.mark.slow
 async def test_heads_are_signed_while_the_exchange_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failures: list[LedgerError] = []
     ledger = Ledger.open(tmp_path / "ledger.sqlite", tmp_path / "keys", loop=asyncio.get_running_loop(),

@@ -149,6 +149,7 @@ def content(path: Path) -> list[tuple[object, ...]]:
     return rows
 
 
+@pytest.mark.slow
 def test_no_flipped_byte_of_the_file_changes_an_entry_unnoticed(whole: Path, tmp_path: Path) -> None:
     data = whole.read_bytes()
     right = content(whole)

@@ -80,6 +80,7 @@ def test_a_job_without_a_key_can_be_bought_twice_and_an_expired_quote_is_none() 
     assert book.known("anna", "h", "h", 0) is None
 
 
+@pytest.mark.slow
 def test_however_many_ask_the_book_stays_within_its_bounds_and_no_open_quote_is_forgotten() -> None:
     book = Quotes()
     kept = book.add("anna", "r", quote(name="open"))

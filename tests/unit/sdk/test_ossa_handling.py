@@ -280,6 +280,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_a_handler_runs_once_though_the_agent_was_killed_before_it_could_acknowledge(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         (tmp_path / "agent.py").write_text(textwrap.dedent(AGENT))

@@ -171,6 +171,7 @@ def test_the_first_title_of_a_page_counts(root: Path, capsys: pytest.CaptureFixt
     assert run(root, capsys, page=PAGE + "\n# An appendix\n")[1][0] == "A protocol"
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_the_count(root: Path) -> None:
     command = [sys.executable, "-m", "tools.requirements"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)

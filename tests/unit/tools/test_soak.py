@@ -21,6 +21,7 @@ def fails(seed: int) -> int:
     raise AssertionError(f"seed {seed} is unlucky\nand more")
 
 
+@pytest.mark.slow
 def test_each_job_gets_its_turn_no_seed_comes_twice_and_failures_do_not_stop_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

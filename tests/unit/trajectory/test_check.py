@@ -189,6 +189,7 @@ def test_a_line_without_an_end_is_not_read_into_memory(monkeypatch: pytest.Monke
         check(lines_of(io.BytesIO(file)))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_what_is_in_the_lines() -> None:
     def lines() -> Any:
         header, start, plan, call, result, *rest = foreign()

@@ -6,9 +6,9 @@ silent point 8. Does not own retries, which the hub decides, nor the messages' w
 
 Theory of the timers. *Idle* starts with each attempt and with each message of the task; when it runs out the attempt
 has failed with 5001. *Total* is ``max_duration_seconds`` from the first attempt; a task that has one is only suspected
-when it is idle, and fails at its total; that counts against the agent only if it is suspected then, since the limit is
-the caller's own. ``paused`` stops idle, never total. A total that came as the caller's own ``timeout_ms`` is the hub's
-deadline and is not kept twice.
+when it is idle (who follows the call is told), and fails at its total; that counts against the agent only if it is
+suspected then, since the limit is the caller's own. ``paused`` stops idle, never total. A total that came as
+the caller's own ``timeout_ms`` is the hub's deadline and is not kept twice.
 """
 
 from __future__ import annotations
@@ -270,9 +270,18 @@ class Tasks:
             elif is_idle and task.has_total:
                 task.idle_at, task.is_suspected = 0.0, True
                 events.append(Noticed("chiffon.suspected", EDGE, self._who, task.call_id))
+                events.append(self._progress(task, "status", messages.raw({"text": self._waiting_words(task)})))
             elif is_idle:
                 events += self.failed(task, self._timeout(task))  # CH-065, CH-066, CH-067
         return events
+
+    def _waiting_words(self, task: Task) -> str:
+        """What those who follow a call are told while its agent is silent, and the one attempt has all the time."""
+        limit_s = task.request.hints.max_duration_seconds
+        return (
+            f"attempt {task.attempt} goes on: nothing heard from the agent for {self._timeout_s:g} s. "
+            f"It has {limit_s:g} s in all, as the call asked, and there is no further attempt then"
+        )
 
     def _timeout(self, task: Task) -> Fault:
         return translate.timeout_fault(task.attempt, task.sent_ms)

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from trunkline.edges.answers import Handler, Refused, json_answer, principal_of, refusal
 from trunkline.edges.bodies import clip, read_as
 from trunkline.edges.exchange import Feed, Operator, Views
-from trunkline.edges.http import messages
+from trunkline.edges.http import absent, messages
 from trunkline.edges.http.translate import plain
 from trunkline.edges.waiting import ask
 from trunkline.errors import ConfigError
@@ -28,10 +28,6 @@ from trunkline.shown import Question
 from trunkline.standing_rules import NoStandingRule, StandingRule, also_let_go, rule_for
 
 _NO_RULE: Final = "the call is approved, and no rule was written"
-_NO_QUESTION: Final = fault(
-    "not_found",
-    "no such open question: it was answered, withdrawn, or has expired; `trunkline approvals` lists what is open",
-)
 
 
 class ApprovalRoutes:
@@ -61,7 +57,7 @@ class ApprovalRoutes:
     def _question(self, approval_id: str) -> Question:
         question = self._views.question(approval_id)
         if question is None:
-            raise Refused(_NO_QUESTION)
+            raise Refused(absent.question(approval_id, self._views.last_entry()))
         return question
 
     async def answer(self, request: Request) -> Response:

@@ -28,7 +28,7 @@ from trunkline.edges.client import EXPECTED_ENDPOINT, endpoint_of
 from trunkline.edges.doors import Door
 from trunkline.edges.edge import KeyTerms, one_of
 from trunkline.edges.exchange import AgentAction, Feed, Operator, Views
-from trunkline.edges.http import messages, metrics, sign_ins, translate
+from trunkline.edges.http import absent, messages, metrics, sign_ins, translate
 from trunkline.edges.http.approvals import ApprovalRoutes
 from trunkline.edges.http.calls import NewCall
 from trunkline.edges.http.gate import Gate
@@ -112,6 +112,7 @@ class Api:
                 for one in get_args(AgentAction)
             },
             **sign_ins.table(self._operator, OPERATOR),
+            "/v1/agents/{agent_id}/tools": {"GET": (OPERATOR, self.known_tools)},
             "/v1/agents/{agent_id}/logs": {"GET": (OPERATOR, self.agent_log)},
             "/v1/tools": {"GET": (ANYBODY, self.tools)},
             "/v1/calls": {"GET": (ANYBODY, self.calls), "POST": (ANYBODY, _past_the_router)},
@@ -234,14 +235,14 @@ class Api:
     async def call(self, request: Request) -> Response:
         """``GET /v1/calls/{id}``."""
         view = self._visible_call(request)
-        return refusal(_NO_CALL) if view is None else json_answer(translate.call(view))
+        return refusal(absent.CALL) if view is None else json_answer(translate.call(view))
 
     async def cancel(self, request: Request) -> Response:
         """``POST /v1/calls/{id}/cancel``: 202 while the call still runs, 200 when it had ended."""
         body = await read_as(request, messages.CancelBody, messages.MAX_BODY_BYTES, optional=True)
         view = self._visible_call(request)
         if view is None:
-            return refusal(_NO_CALL)
+            return refusal(absent.CALL)
         if view.status.is_outcome:
             return json_answer(translate.call(view))
         by, reason = principal_of(request), body.reason or ""
@@ -364,12 +365,14 @@ class Api:
             """``POST /v1/agents/{agent_id}/start``, ``stop`` and ``restart``."""
             agent_id = request.path_params["agent_id"]
             if not self._operator.steer(agent_id, action):
-                return refusal(
-                    fault("not_found", "the exchange launches no agent of this id; `trunkline agents` lists all")
-                )
+                return refusal(absent.process(agent_id, self._views.agent(agent_id)))
             return json_answer({"agent_id": agent_id, "status": action}, 202)
 
         return steer
+
+    async def known_tools(self, request: Request) -> Response:
+        """``GET /v1/agents/{agent_id}/tools``: the ids of what an agent offers or has ever offered, here or away."""
+        return json_answer({"tools": self._operator.known_tools(request.path_params["agent_id"])})
 
     async def agent_log(self, request: Request) -> Response:
         """``GET /v1/agents/{agent_id}/logs?lines=``: the last lines that an agent printed, through all its runs."""
@@ -428,9 +431,6 @@ class _LineStream:
                     await send({"type": "http.response.body", "body": part, "more_body": True})
                 piece, size = [], 0
         await send({"type": "http.response.body", "body": b"".join(piece)})
-
-
-_NO_CALL: Final = fault("not_found", "no such call, or not one of yours")
 
 
 def _for(needed: str, handler: Handler) -> Handler:

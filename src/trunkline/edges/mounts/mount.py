@@ -146,7 +146,7 @@ class Mount(BaseSink):
         """One request did not leave: whatever it asks for was not done."""
         for one in () if self.session is None else self.session.lost(number):
             if isinstance(one, Answered) and self._calls.pop(one.ref, None) is not None:
-                self._finish(one.ref, Status.FAILED, problem=fault("tool.unavailable"))
+                self._finish(one.ref, Status.FAILED, problem=fault("tool.unavailable", "the server cannot be reached"))
 
     def disconnected(self, reason: str) -> None:
         """It is gone. The hub settles what it had not finished."""
@@ -342,7 +342,8 @@ class Mount(BaseSink):
     def _deliver(self, call: Deliver) -> None:
         bound = None if self._offer is None else self._offer.bound.get(call.tool_id.partition("/")[2])
         if bound is None or self.session is None:
-            self._finish(call.call_id, Status.FAILED, problem=fault("tool.unavailable"))
+            problem = fault("tool.unavailable", "the server is not connected, or does not offer it any more")
+            self._finish(call.call_id, Status.FAILED, problem=problem)
             return
         repeated = header_arguments.headers(bound.places, call.input)
         if repeated is None:

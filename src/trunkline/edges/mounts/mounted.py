@@ -44,9 +44,11 @@ class Mounted:
         gone = [agent_id for agent_id, mount in self._mounts.items() if wanted.get(agent_id) != mount.server]
         for agent_id in gone:
             self._let_go(agent_id)
+        idle = [agent_id for agent_id, remote in self._remote.items() if remote.is_idle]
         added = [agent_id for agent_id in wanted if agent_id not in self._mounts]
         problems = {agent_id: problem for agent_id in added if (problem := self._add(wanted[agent_id]))}
-        able = [agent_id for agent_id in added if agent_id not in problems]
+        problems |= {agent_id: problem for agent_id in idle if (problem := self._try_again(agent_id))}
+        able = [agent_id for agent_id in (*added, *idle) if agent_id not in problems]
         done = {
             "started": [agent_id for agent_id in able if agent_id not in gone],
             "restarted": [agent_id for agent_id in able if agent_id in gone],
@@ -66,7 +68,14 @@ class Mounted:
             self._given, mount, self._background, Share(self._answers, server.agent_id)
         )
         remote.start()
-        return ""
+        return remote.problem()
+
+    def _try_again(self, agent_id: str) -> str:
+        """Connect to one that nothing is tried with any more; why that cannot be done, if it cannot."""
+        remote = self._remote[agent_id]
+        if not (problem := remote.problem()):
+            remote.start()
+        return problem
 
     def _let_go(self, agent_id: str) -> None:
         del self._mounts[agent_id]

@@ -35,7 +35,7 @@ from trunkline.edges.mounts.session import Outgoing
 from trunkline.edges.mounts.signing_in import SigningIn
 from trunkline.edges.shares import Share
 from trunkline.errors import SecretMissing
-from trunkline.secret_references import Found
+from trunkline.secret_references import Found, may_wait
 from trunkline.shown import AgentView
 
 log = logging.getLogger("trunkline")
@@ -93,6 +93,20 @@ class RemoteServer:
         self._over: asyncio.Future[str] | None = None
 
     # -- for whoever mounted it ----------------------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is tried: a person stopped it, or a secret was missing."""
+        return self._keeping is None
+
+    def problem(self) -> str:
+        """Why it could not be connected to now, as far as can be told at once: a keyring may wait for its owner."""
+        try:
+            headers = self._mount.server.headers
+            _checked(Found({name: text for name, text in headers.items() if not may_wait({name: text})}, os.environ))
+        except SecretMissing as missing:
+            return f"a secret is missing: {missing}"
+        return ""
 
     def start(self) -> None:
         """Connect from now on."""
@@ -180,9 +194,7 @@ class RemoteServer:
         found = await asyncio.to_thread(Found, self._mount.server.headers, os.environ)
         for name, secret in found.secrets:
             self._given.know_secret(name, secret)
-        if not all(value.isascii() and value.isprintable() for value in found.texts.values()):
-            raise SecretMissing("what a header refers to is no line of printable characters")
-        self._headers = found.texts
+        self._headers = _checked(found)
 
     async def _converse(self) -> str:
         """One conversation, to its end; why it ended."""
@@ -442,3 +454,9 @@ def _session_of(headers: Mapping[str, str]) -> str:
     """The session that a server gave us; one that cannot be a header is none."""
     found = headers.get(SESSION_HEADER, "")
     return found if len(found) <= MAX_SESSION_CHARS and found.isascii() and found.isprintable() else ""
+
+
+def _checked(found: Found) -> dict[str, str]:
+    if not all(value.isascii() and value.isprintable() for value in found.texts.values()):
+        raise SecretMissing("what a header refers to is no line of printable characters")
+    return found.texts

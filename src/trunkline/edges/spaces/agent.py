@@ -210,10 +210,10 @@ class SpaceAgent(Resident):
             self._feed.failed(0, error)
             self._fail(call_id, WorkspaceError("system", translate.DEFECT, in_doubt=is_begun))
 
-    def _fail(self, call_id: str, error: WorkspaceError) -> None:
+    def _fail(self, call_id: str, error: WorkspaceError, path: str = "") -> None:
         """It could not be done; or nobody knows whether it was."""
         status = Status.UNKNOWN if error.in_doubt else Status.FAILED
-        self.finish(call_id, status, translate.failure(error))
+        self.finish(call_id, status, translate.failure(error, path))
 
     async def _carry_out(self, delivery: Deliver, tool: str) -> None:
         try:
@@ -225,7 +225,7 @@ class SpaceAgent(Resident):
         except WorkspaceError as error:
             for note in getattr(error, "__notes__", ()):
                 log.warning("%s: %s", delivery.tool_id, note)
-            self._fail(delivery.call_id, error)
+            self._fail(delivery.call_id, error, translate.path_in(delivery.input))
         else:
             self.finish(delivery.call_id, Status.SUCCEEDED, output=output, metrics=metrics)
 

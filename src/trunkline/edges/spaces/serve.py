@@ -101,12 +101,20 @@ class Spaces:
         for space in self._store.load():
             self._put(space)
 
-    def reload(self) -> None:
-        """Take the settings that the spaces' files say by now; ``ConfigError`` if one cannot be used, and all stay."""
+    def reload(self) -> list[str]:
+        """Take the settings that the spaces' files say by now, and name the spaces that have others than before.
+
+        ``ConfigError`` if one cannot be used, and all stay.
+        """
         fresh = [(agent, self._store.read_again(agent.space)) for agent in self.agents.values()]
-        for agent, space in fresh:
-            if (space.preset, space.policy) != (agent.space.preset, agent.space.policy):
-                agent.take_settings(space)
+        changed = [
+            (agent, space)
+            for agent, space in fresh
+            if (space.preset, space.policy) != (agent.space.preset, agent.space.policy)
+        ]
+        for agent, space in changed:
+            agent.take_settings(space)
+        return [space.name for _, space in changed]
 
     def _put(self, space: Space) -> SpaceAgent:
         agent = self.new_agent(space)

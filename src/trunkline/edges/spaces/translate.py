@@ -47,6 +47,8 @@ STOPPING: Final = "hub.unavailable"
 GONE: Final = frozenset({"tool.not_found", "tool.unavailable"})
 # In the details of a fault: ``errors.ScriptChanged``.
 SCRIPT_CHANGED: Final = "scriptChanged"
+# Likewise: what went wrong with a file, without its path.
+WITHOUT_PATH: Final = "problem"
 NOT_KNOWN: Final = "whether the operation took effect is not known"
 # The place of a defect of ours is on record, for the operator.
 DEFECT: Final = "A defect of the exchange ended this; the operator's record says where"
@@ -307,7 +309,8 @@ def outcome(operation: Mapping[str, Any], index: int, answer: Answer, no_shell: 
         return _denied(operation, problem, at)
     category = _category(kind, problem)
     if category == "execution" and kind not in {"shell", "message"} and problem.code == "tool.failed":
-        event = {**_head(kind, operation, at), **_subject(operation), "success": False, "error": problem.message}
+        said = (problem.details or {}).get(WITHOUT_PATH, problem.message)
+        event = {**_head(kind, operation, at), **_subject(operation), "success": False, "error": said}
         return {**event, "editsApplied": 0} if kind == "editFile" else event
     text = no_shell if kind == "shell" and problem.code == "tool.not_found" and no_shell else problem.message
     return _error_of(operation, index, category, text, problem, at)
@@ -386,13 +389,28 @@ def failed(event: Mapping[str, Any]) -> bool:
     return event["type"] in {"error", "policyDenied"} or event.get("success") is False
 
 
-def failure(error: WorkspaceError) -> Fault:
-    """What a tool of a space says when it could not do its work."""
+def failure(error: WorkspaceError, path: str = "") -> Fault:
+    """What a tool of a space says when it could not do its work; of a file, which one. An event names that itself."""
     text = f"{error.message}; {NOT_KNOWN}" if error.in_doubt else error.message
     details: dict[str, object] = {"category": error.kind}
+    if path and error.kind == "execution" and not error.in_doubt:
+        text = f"{error.message}: {path}"
+        details[WITHOUT_PATH] = error.message
     if isinstance(error, ScriptChanged):
         details[SCRIPT_CHANGED] = True
     return Fault("tool.failed", text, details=details)
+
+
+def path_in(body: Raw) -> str:
+    """The path that an input names, if it names one."""
+    try:
+        return decode(body, type=_WithPath).path
+    except msgspec.DecodeError:
+        return ""
+
+
+class _WithPath(Struct):
+    path: str = ""
 
 
 def is_script_changed(problem: Fault | None) -> bool:

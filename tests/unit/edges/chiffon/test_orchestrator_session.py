@@ -158,6 +158,7 @@ async def test_what_an_agent_shows_may_be_anything(shown: object) -> None:
     assert kit.notices() == []
 
 
+@pytest.mark.slow
 def test_an_output_in_too_many_pieces_is_refused() -> None:
     assembly = chunks.Assembly()
     for start in range(chunks.MAX_PIECES):

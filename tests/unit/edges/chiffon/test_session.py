@@ -75,6 +75,7 @@ async def test_who_registers_again_and_again_is_not_looked_at_and_keeps_what_it_
     assert (await kit.register_again(agent, ["v1"]))["work_types"] == ["v1"]
 
 
+@pytest.mark.slow
 async def test_who_says_nothing_new_again_and_again_is_not_sent_its_work_each_time() -> None:
     kit = Kit()
     agent = await kit.agent()

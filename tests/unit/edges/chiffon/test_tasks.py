@@ -76,6 +76,19 @@ def test_each_word_about_a_task_gives_it_all_of_its_time_again() -> None:
     assert kinds(case.tasks.wake(at(20.0 + TIMEOUT_S))) == [AttemptFailed]
 
 
+@pytest.mark.parametrize("terms", [{"timeout_ms": 200_000}, {"hints": {"max_duration_seconds": 200}}])
+def test_who_follows_a_call_with_a_limit_is_told_once_that_its_agent_is_silent(terms: dict[str, object]) -> None:
+    case = Case()
+    case.send(attempt=1, **terms)
+    noticed, shown = case.tasks.wake(at(TIMEOUT_S))
+    assert isinstance(noticed, Noticed)
+    assert isinstance(shown, CallProgressed)
+    assert (shown.channel, shown.seq) == ("status", 1)
+    words = json.loads(bytes(shown.data))["text"]
+    assert words.startswith(f"attempt 1 goes on: nothing heard from the agent for {TIMEOUT_S:g} s. It has 200 s in all")
+    assert case.tasks.wake(at(2 * TIMEOUT_S)) == []
+
+
 def test_a_task_that_is_paused_may_be_silent() -> None:
     case = Case()
     case.status(case.send(), 1.0, "paused")

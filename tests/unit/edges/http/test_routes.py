@@ -77,6 +77,7 @@ WAYS = [
     # There is no file of rules here.
     Way("GET", "/v1/approvals/{approval_id}/rule", None, 200, "operator"),
     Way("POST", "/v1/approvals/{approval_id}/rule", {"rule": "x"}, 409, "operator"),
+    Way("GET", "/v1/agents/{agent_id}/tools", None, 200, "operator"),
     # Nothing was launched here, so nothing has a log.
     Way("GET", "/v1/agents/{agent_id}/logs", None, 404, "operator"),
     # Nor does anybody sign in for one.

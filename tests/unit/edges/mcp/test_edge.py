@@ -10,6 +10,7 @@ import pytest
 from tests.unit.edges.mcp.conftest import SHELL_NAME, Served
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["trunkline.edges.known", "trunkline.cli.mcp_bridge", "trunkline.cli.call"])
 def test_nothing_of_the_sdk_is_imported(module: str) -> None:
     code = f"import sys, {module}; print(*sorted(sys.modules), sep='\\n')"

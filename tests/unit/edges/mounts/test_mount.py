@@ -308,6 +308,7 @@ async def test_without_servers_nothing_is_there() -> None:
     await exchange.edges.stop()
 
 
+@pytest.mark.slow
 def test_a_configuration_without_servers_imports_nothing_that_speaks_with_them() -> None:
     code = (
         "import sys; import trunkline.edges.known; "

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from tests.unit.edges.mounts.http_server import CLOSE, HttpServer, answered
 from tests.unit.edges.mounts.kit import ECHO, HasMounted
@@ -277,6 +278,38 @@ async def test_a_secret_is_in_the_header_and_a_missing_one_keeps_it_off(
             await mounting.until(lambda mounting=mounting: mounting.view.state == "crashed")
             assert "a secret is missing" in mounting.view.note
     assert len(server.got) == count
+
+
+async def test_a_reload_says_that_a_secret_is_missing_until_it_is_there_and_connects_then(
+    server: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("A_TOKEN", raising=False)
+    async with Mounting(server.url) as mounting:
+        config = mounting.exchange.config
+        other = McpServer(id="y", url=server.url, headers={"Authorization": "env:A_TOKEN"})
+        config = replace(config, mcp_servers=(*config.mcp_servers, other))
+
+        def reload() -> dict[str, list[str]]:
+            done: dict[str, list[str]] = {}
+            mounting.exchange.edges.reload(config, "")
+            mounting.exchange.edges.configured(done)
+            return done
+
+        def state() -> str:
+            return next(view.state for view in mounting.exchange.views.agents() if view.agent_id == "mcp.y")
+
+        missing = (
+            "mcp.y: a secret is missing: Authorization: the variable A_TOKEN is not set where the exchange was started"
+        )
+        for _ in range(2):
+            done = reload()
+            assert (done["started"], done["cannot_start"]) == ([], [missing])
+            await mounting.until(lambda: state() == "crashed")
+        monkeypatch.setenv("A_TOKEN", "Bearer correct-horse")
+        done = reload()
+        assert (done["started"], "cannot_start" in done) == (["mcp.y"], False)
+        await mounting.until(lambda: state() == "ready")
+        assert reload()["started"] == []
 
 
 async def test_a_canceled_request_is_closed_without_a_handshake_and_told_of_with_one(server: Scripted) -> None:

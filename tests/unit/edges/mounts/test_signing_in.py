@@ -18,6 +18,9 @@ from trunkline.edges.mounts import oauth, remote, sign_in_requests, signing_in
 from trunkline.entries import Noticed
 from trunkline.model import Status
 
+# Three servers and a page on real sockets for each.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -301,6 +301,7 @@ async def test_a_mint_takes_no_more_for_a_payment_than_was_agreed_to(server: Min
     assert payer.rail.purse.amount + payer.rail.purse.amount_locked == 1980
 
 
+@pytest.mark.slow
 async def test_of_many_small_proofs_few_large_ones_are_made_while_there_is_room(server: MintServer) -> None:
     side = Side(server, PAYER_SECRET)
     rail = side.started(Purse(tuple(one for _ in range(MANY_PROOFS) for one in server.mint.proofs(1))))

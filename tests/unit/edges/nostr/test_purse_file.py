@@ -36,6 +36,7 @@ def test_a_purse_is_kept_for_its_owner_only_and_in_no_form_that_others_could_rea
             assert form not in data
 
 
+@pytest.mark.slow
 def test_a_large_purse_is_read_whole(tmp_path: Path) -> None:
     mint = ToyMint()
     large = Purse(tuple(proof for _ in range(40) for proof in mint.proofs(4095)))

@@ -68,6 +68,7 @@ def test_a_description_is_bounded_in_bytes(sign: str) -> None:
     assert "639 bytes" in refused["error"]["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expiry_s", [1, 3600, 86_400])
 def test_an_invoice_is_paid_once_however_long_it_can_be_paid(expiry_s: int) -> None:
     desk = Desk()
@@ -97,6 +98,7 @@ def test_a_request_for_an_invoice_that_is_told_again_later_is_another_invoice() 
     assert len(set(hashes)) == 2
 
 
+@pytest.mark.slow
 def test_a_stranger_who_floods_the_wallet_silences_nobody_with_an_account() -> None:
     desk = Desk()
     for second in range(60):
@@ -108,6 +110,7 @@ def test_a_stranger_who_floods_the_wallet_silences_nobody_with_an_account() -> N
         assert desk.ask(BUYER, "get_balance")["result"]["balance"] == FUNDED
 
 
+@pytest.mark.slow
 def test_an_account_that_asks_too_much_silences_no_other() -> None:
     desk = Desk()
     for _ in range(module.REQUESTS_PER_MINUTE):
@@ -119,6 +122,7 @@ def test_an_account_that_asks_too_much_silences_no_other() -> None:
     assert desk.ask(BUYER, "get_balance") is not None
 
 
+@pytest.mark.slow
 def test_payments_of_an_account_are_bounded_by_the_minute() -> None:
     desk = Desk()
     for _ in range(module.PAYMENTS_PER_MINUTE):

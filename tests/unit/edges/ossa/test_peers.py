@@ -227,6 +227,7 @@ def test_answers_acks_and_events_that_nobody_asked_for_leave_nothing_behind(kit:
     assert len(alice.peer().asker) == 0
 
 
+@pytest.mark.slow
 def test_early_answers_are_kept_within_bounds(kit: Kit) -> None:
     alice = kit.agent("alice")
     alice.connect()

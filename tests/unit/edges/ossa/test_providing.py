@@ -288,6 +288,7 @@ def test_a_call_that_was_never_answered_takes_the_correlation_of_no_other_with_i
     assert other.output == {"y": 1}
 
 
+@pytest.mark.slow
 def test_calls_reach_an_agent_that_acknowledges_no_events(kit: Kit) -> None:
     kit = Kit(rate={"monitor": 10_000})
     bob = kit.agent("bob")

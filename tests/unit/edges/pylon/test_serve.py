@@ -152,6 +152,7 @@ async def test_private_and_presence_channels_work_for_whoever_can_sign(tmp_path:
             assert (await bob.next("pusher:subscription_error"))["status"] == 401
 
 
+@pytest.mark.slow
 async def test_a_client_that_does_not_read_is_cut_off_and_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,7 +68,7 @@ async def test_a_failure_says_of_what_kind_it_is(case: Case, tool: str, fields: 
     done = await case.call(tool, fields)
     assert done.status is Status.FAILED
     assert done.fault is not None
-    assert (done.fault.code, done.fault.details) == ("tool.failed", {"category": category})
+    assert (done.fault.code, (done.fault.details or {})["category"]) == ("tool.failed", category)
 
 
 class Heard:
@@ -116,6 +116,14 @@ async def test_an_input_cannot_say_that_it_is_another_operation(case: Case, tool
     done = await case.call(tool, {"type": other, "path": "a", "command": "x", "content": "x"})
     expected = Status.FAILED if tool == "read_file" else Status.SUCCEEDED  # there is no file to read
     assert done.status is expected
+
+
+@pytest.mark.parametrize("tool", ["read_file", "edit_file", "delete_file"])
+async def test_a_file_that_is_not_there_is_named(case: Case, tool: str) -> None:
+    edits = {"edits": [{"oldContent": "a", "newContent": "b"}]} if tool == "edit_file" else {}
+    done = await case.call(tool, {"path": "src/nowhere.txt", **edits})
+    assert done.fault is not None
+    assert (done.fault.code, done.fault.message) == ("tool.failed", "File not found: src/nowhere.txt")
 
 
 @requirement("SP-074")

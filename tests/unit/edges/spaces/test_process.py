@@ -303,6 +303,7 @@ def test_one_caller_gets_half_of_the_runs_that_may_ask_and_the_last_are_the_oper
     assert "256 runs" in world.refusal(by="http:c")
 
 
+@pytest.mark.slow
 def test_one_caller_gets_half_of_the_memory_in_whichever_space_and_the_last_is_the_operators(world: World) -> None:
     number, large = 0, {"type": "createFile", "path": "b", "content": "x" * 14_000_000}
     for space in ("s", "t"):

@@ -225,6 +225,7 @@ async def test_a_space_with_open_runs_is_removed_only_by_force(served: Served) -
     assert (await served.client.get(f"/v1/runs/{run_id}?wait=10")).json()["status"] == "error"
 
 
+@pytest.mark.slow
 async def test_one_caller_who_holds_all_he_can_get_leaves_places_for_others_and_the_operator(served: Served) -> None:
     headers = {"authorization": f"Bearer {served.exchange.token('http', 'evil')}"}
     message = {"protocolVersion": "1.0", "operations": [RM]}

@@ -57,13 +57,27 @@ async def test_a_space_is_guarded_by_its_own_rules_as_long_as_it_is_there(case: 
     assert kinds(await case.run(PROTECTED)) == ["createFile"]
 
 
+async def test_a_list_of_denied_commands_without_those_of_the_preset_is_warned_of(case: Case) -> None:
+    assert case.edge.warnings() == []
+    file = case.spaces.agents["demo"].space.folder / "space.toml"
+    before = file.read_text()
+    file.write_text(before + '[policy.shell]\ndenied = ["curl", "su"]\n')
+    case.edge.reload()
+    [warning] = case.exchange.edges.warnings()
+    assert warning.startswith("space demo: sudo, doas not denied any more: ")
+    file.write_text(before + '[policy.shell]\ndenied = ["curl", "sudo", "su", "doas"]\n')
+    case.edge.reload()
+    assert case.edge.warnings() == []
+
+
 async def test_a_reload_takes_what_the_files_of_spaces_say_by_now(case: Case) -> None:
     agent = case.spaces.agent("demo")
     file = agent.space.folder / "space.toml"
     assert kinds(await case.run(PROTECTED)) == ["policyDenied"]
     file.write_text("[policy.filesystem]\nprotected = []\n[policy.snapshots]\nkept = 3\n")
     assert kinds(await case.run(PROTECTED)) == ["policyDenied"]
-    case.edge.reload()
+    assert case.edge.reload() == ["space demo: its space.toml"]
+    assert case.edge.reload() == []
     assert kinds(await case.run(PROTECTED)) == ["createFile"]
     assert agent.snapshots.limits.kept == 3
     file.write_text("[policy.filesystem]\nprotected = 7\n")

@@ -136,7 +136,7 @@ const STATES = {
   ...OUTCOMES,
   refused: "bad", running: "busy", queued: "busy", waiting_approval: "wait", waiting: "wait", ready: "good", ok: "good",
   available: "good", unavailable: "bad", suspended: "wait", quarantined: "bad", unhealthy: "bad", degraded: "wait",
-  starting: "busy", stopped: "idle", failed_to_start: "bad", allow: "good", deny: "bad", ask: "wait", completed: "good",
+  starting: "busy", stopped: "idle", failed_to_start: "bad", crashed: "bad", lost: "bad", backoff: "bad", "signed-out": "wait", stopping: "busy", allow: "good", deny: "bad", ask: "wait", completed: "good",
   awaiting_approval: "wait", error: "bad", on: "good", off: "idle", whole: "good", broken: "bad",
 };
 

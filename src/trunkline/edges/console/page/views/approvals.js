@@ -136,13 +136,21 @@ function card(question, choose, rules) {
       h("span", { class: "push muted small nowrap" }, `${id}, ends in `, h("span", { class: "left" }))),
     h("div", { class: "stack", style: { gap: "3px" } },
       whoAsks(question),
-      h("p", null, h("span", { class: "muted" }, "Because  "), visible(question.reason), question.rule ? [" (rule ", h("a", { class: "mono", href: `#/policy?rule=${part(question.rule)}` }, question.rule), ")"] : null),
+      because(question),
       h("p", { class: "muted also" })),
     aboutOf(question),
     question.subject === "call" ? lastTime(question) : null,
     h("div", { class: "answer" }, approve, deny, reason, always,
       question.call_id ? h("a", { class: "small", href: `#/calls/${question.call_id}` }, "Its story") : null),
     more);
+}
+
+/** Why it is asked: the reason with its rule, or the rule alone where it gives none. */
+function because({ reason, rule }) {
+  if (!reason && !rule) return null;
+  const named = rule ? h("a", { class: "mono", href: `#/policy?rule=${part(rule)}` }, rule) : null;
+  const words = reason ? [visible(reason), named ? [" (rule ", named, ")"] : null] : ["the rule ", named, " asks; it gives no reason"];
+  return h("p", null, h("span", { class: "muted" }, "Because  "), words);
 }
 
 function titleOf(question) {

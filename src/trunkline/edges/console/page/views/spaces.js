@@ -9,6 +9,8 @@ import { on, state } from "../store.js";
 import { commandForm } from "./command.js";
 
 const RECENT_CALLS = 200;
+// What a first space is called unless somebody says otherwise.
+const FIRST_NAME = "demo";
 
 export function show(root, words, _parameters, signal) {
   if (words[1] === "runs" && words[2]) showRun(root, words[0], words[2], signal);
@@ -18,29 +20,32 @@ export function show(root, words, _parameters, signal) {
 
 function showAll(root, signal) {
   const rows = h("div", { class: "sheet" }, h("p", { class: "pad muted" }, "Looking …"));
+  const form = h("section");
   const read = async () => {
     try {
       const { spaces } = await get("/v1/spaces", { signal });
+      // What somebody types there stays.
+      if (!form.firstElementChild) fill(form, newSpace(spaces.some((one) => one.name === FIRST_NAME) ? "" : FIRST_NAME));
       fill(rows, spaces.length ? table("Spaces", [
         { name: "Space", class: "wide", cell: (one) => h("a", { class: "tool", href: `#/spaces/${part(one.name)}` }, one.name) },
         { name: "Preset", class: "side", cell: (one) => one.preset },
         { name: "Runs", cell: (one) => (one.awaiting_approval ? h("span", { class: "state wait" }, `${one.awaiting_approval} waiting for a person`) : one.open_runs ? h("span", { class: "state busy" }, `${one.open_runs} open`) : h("span", { class: "muted" }, "none open")) },
         { name: "Commands", class: "small", cell: (one) => (one.shell ? (one.network ? "sandbox with network" : "sandbox, no network") : h("span", { class: "state bad" }, "no sandbox here")) },
         { name: "Folder", class: "mono small muted wide", cell: (one) => visible(one.folder ?? one.note ?? "") },
-      ], spaces) : empty("There is no space yet.", "A space is a folder with a policy, and a sandbox for commands. Make one here, or in a terminal with ", h("code", null, "trunkline space new demo"), newSpace()));
+      ], spaces) : empty("There is no space yet.", "A space is a folder with a policy, and a sandbox for commands. Make one here, or in a terminal with ", h("code", null, `trunkline space new ${FIRST_NAME}`)));
     } catch (error) {
       if (error.name !== "AbortError") fill(rows, h("div", { class: "pad" }, trouble(error)));
     }
   };
-  fill(root, heading("Spaces"), rows);
+  fill(root, heading("Spaces"), rows, form);
   const soon = throttled(read, 700);
   const ends = [on("entries:process", soon), on("entries:question", soon), on("agents", soon)];
   signal.addEventListener("abort", () => { for (const end of ends) end(); soon.stop(); });
   read();
 }
 
-function newSpace() {
-  const name = h("input", { type: "text", value: "demo", pattern: "[a-z0-9][a-z0-9_-]*", maxlength: "63", aria: { label: "Name of the space" } });
+function newSpace(value) {
+  const name = h("input", { type: "text", value, required: true, placeholder: "its name", pattern: "[a-z0-9][a-z0-9_-]*", maxlength: "63", aria: { label: "Name of the space" } });
   const make = h("button", { type: "submit" }, "Make a space");
   return h("form", { class: "row", on: { submit: (event) => { event.preventDefault(); doing(make, async () => {
     const wanted = name.value.trim();
@@ -107,7 +112,7 @@ function runTable(name, calls) {
   }
   if (!byRun.size) return empty("Nothing was run here yet.", "Run a command above, or several operations in a terminal:", h("code", null, `trunkline space run ${name} < operations.json`));
   return table("Runs", [
-    { name: "Run", class: "wide", cell: ([id, own]) => h("a", { class: "tool", href: `#/spaces/${part(name)}/runs/${part(id)}`, title: visible(id) }, runName(id), h("span", { class: "sr" }, ` of ${own.length} operations`)) },
+    { name: "Run", class: "wide", cell: ([id, own]) => h("a", { class: "tool", href: `#/spaces/${part(name)}/runs/${part(id)}`, title: visible(id) }, runName(id), h("span", { class: "sr" }, ` of ${plural(own.length, "operation")}`)) },
     { name: "State", cell: ([, own]) => callTag(worst(own)) },
     { name: "Operations", class: "small side", cell: ([, own]) => [...own].reverse().map((call) => call.tool_id.split("/")[1].replaceAll("_", " ")).slice(0, 6).join(", ") + (own.length > 6 ? " …" : "") },
     { name: "Time", class: "muted num side", cell: ([, own]) => clock(own.at(-1).accepted_at) },
@@ -213,9 +218,10 @@ function operations(entries, name) {
   const settled = new Map(entries.filter((entry) => entry.kind === "call.settled").map((entry) => [entry.call_id, entry]));
   const asked = new Map(entries.filter((entry) => entry.kind === "question.opened").map((entry) => [entry.call, entry]));
   const sent = new Set(entries.filter((entry) => entry.kind === "call.sent").map((entry) => entry.call));
-  const begun = entries.filter((entry) => entry.kind === "call.accepted" && entry.tool_id.startsWith(`space.${name}/`));
+  const begun = entries.filter((entry) => (entry.kind === "call.accepted" || entry.kind === "call.refused") && entry.tool_id.startsWith(`space.${name}/`));
   if (!begun.length) return empty("Nothing is on record of this run.");
   return begun.map((entry) => {
+    if (entry.kind === "call.refused") return refusedOperation(entry);
     const end = settled.get(entry.call_id);
     const question = asked.get(entry.n);
     const status = end?.status ?? (entry.decision === "ask" && !sent.has(entry.n) ? "waiting_approval" : "running");
@@ -228,6 +234,16 @@ function operations(entries, name) {
       operationBody(entry, end),
       end ? null : h("pre", { class: "output", hidden: true, tabindex: "0", role: "log", aria: { label: "What it shows" } }));
   });
+}
+
+/** An operation that was not taken on: of what it was to do, nothing is on record. */
+function refusedOperation(entry) {
+  const why = [entry.why, entry.rule ? `by ${entry.rule}` : ""].filter(Boolean).join("; ");
+  return h("article", { class: "sheet pad stack" },
+    h("div", { class: "row" }, h("h2", { style: { margin: "0" } }, entry.tool_id.split("/")[1].replaceAll("_", " ")), stateTag("refused"),
+      h("a", { class: "small", href: `#/calls/${entry.call_id}` }, "Its story"),
+      h("span", { class: "muted small", style: { "margin-left": "auto" } }, clock(entry.at))),
+    h("p", { class: "trouble" }, visible(why ? `${entry.code}: ${why}` : entry.code)));
 }
 
 function operationBody(entry, end) {
