@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from trunkline.workspace.shell_sources import gives_names, source_of, substitution_at
+from trunkline.workspace.shell_sources import Unseen, gives_names, source_of, substitution_at
 from trunkline.workspace.shell_texts import backticks_at, document_at
 from trunkline.workspace.shell_words import (
     ANYTHING,
@@ -79,8 +79,7 @@ class _Parser:
         self.doubts: list[str] = []
         self.plain = True
         self.fed_by = ""  # what the pipeline gives the command that is read
-        self.sources: list[str] = []  # of the word that is read
-        self.several = False
+        self.unseen = Unseen()  # of the word that is read
         self.documents: list[tuple[str, bool, bool]] = []  # here-documents whose text begins after this line
 
     # --- lists and pipelines
@@ -339,13 +338,16 @@ class _Parser:
         """One word; commands in its substitutions are noted on the way."""
         known: list[str] = []
         kind = Kind.LITERAL
-        outer, self.sources, self.several = (self.sources, self.several), [], False
+        outer, self.unseen = self.unseen, Unseen()
         start = self.at
         self.join_lines()
         while self.at < len(self.text) and (character := self.text[self.at]) not in _ENDS_WORD:
+            place = len(self.unseen.later)
             part, part_kind = self.part(character, at_start=self.at == start)
             if kind is Kind.LITERAL:
                 known.append(part)
+            else:
+                self.unseen.later.insert(place, part)
             if part_kind is Kind.UNKNOWN or kind is Kind.UNKNOWN:
                 kind = Kind.UNKNOWN
             elif part_kind is Kind.OPERAND:
@@ -358,8 +360,8 @@ class _Parser:
         text = "".join(known)
         if kind is Kind.OPERAND and (not text or text.startswith("-")):
             kind = Kind.UNKNOWN
-        word = Word(text, kind, tuple(dict.fromkeys(self.sources)), self.several)
-        self.sources, self.several = outer
+        word = Word(text, kind, self.unseen.all_sources(text), self.unseen.several)
+        self.unseen = outer
         return word
 
     def part(self, character: str, *, at_start: bool) -> tuple[str, Kind]:
@@ -398,8 +400,7 @@ class _Parser:
 
     def made_of(self, source: str, kind: Kind, *, several: bool = False) -> tuple[str, Kind]:
         """A part of a word that is not known here, and what is known about it."""
-        self.sources.append(source)
-        self.several = self.several or several
+        self.unseen.add(source, several=several)
         return "", kind
 
     def double_quoted(self) -> tuple[str, Kind]:
@@ -415,8 +416,7 @@ class _Parser:
                 self.at += 1
                 return "".join(known), kind
             part, part_kind = self.quoted_part(character)
-            if kind is Kind.LITERAL:
-                known.append(part)
+            (known if kind is Kind.LITERAL else self.unseen.later).append(part)
             if part_kind is not Kind.LITERAL and kind is not Kind.UNKNOWN:
                 kind = part_kind
 
@@ -486,7 +486,7 @@ class _Parser:
         """What stands between the braces; its own expansions are noted like those of a word."""
         self.expect("{")
         self.deeper()
-        start, several = self.at, self.several
+        start, several = self.at, self.unseen.several
         while True:
             self.join_lines()
             character = self.text[self.at : self.at + 1]
@@ -503,7 +503,7 @@ class _Parser:
             self.assignments.append(Assignment(sets.group(1), Word("", Kind.UNKNOWN, (ANYTHING,))))
         self.at += 1
         self.depth -= 1
-        self.several = several
+        self.unseen.several = several
         return inside
 
     def backticks(self) -> None:

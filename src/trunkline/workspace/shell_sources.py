@@ -46,6 +46,8 @@ _PARAMETER: Final = re.compile(
 )
 _PLAIN_DEFAULT: Final = re.compile(r"(\w+):?[-=+?](?:[\w./][\w./-]*)?|(\w+)%[^$`]*")
 _PLAIN_VALUE: Final = re.compile(r"(?:[\w./:@%+,][\w./:@%+=,-]*)?")
+_PLAIN_REST: Final = re.compile(r"[\w./:@%+,-]*")
+_OPTION_AND_PATH: Final = re.compile(r"-[A-Za-z][^\n]*\n[/.].*")
 _SHELL_TEXT: Final = re.compile(r"[;|&<>*?\[]")
 _FOR_MAKE: Final = "a variable for make"
 _PLAIN_NUMBER: Final = re.compile(r"(?:[+-]?[0-9][0-9A-Za-z#]*)?")
@@ -88,6 +90,32 @@ def gives_names(command: Command) -> str:
     if first.text == "git":
         return "$(git ls-files" if texts & {"ls-files", "--name-only"} else ANYTHING
     return f"$({first.text}" if first.text in {"find", "fd", "ls"} else ANYTHING
+
+
+class Unseen:
+    """What a word that is being read has in it that a shell fills in, and what is written out after that."""
+
+    def __init__(self) -> None:
+        self.sources: list[str] = []
+        self.several = False
+        self.later: list[str] = []
+
+    def add(self, source: str, *, several: bool) -> None:
+        """One part that a shell fills in."""
+        self.sources.append(source)
+        self.several = self.several or several
+
+    def all_sources(self, known: str) -> tuple[str, ...]:
+        """Those of the word that begins with this. If what is filled in is nothing, the rest is what it is: `$x-rf`."""
+        later = "".join(self.later)
+        may_be_option = (
+            (known + later).startswith("-") and later and not _OPTION_AND_PATH.fullmatch(f"{known}\n{later}")
+        )
+        if may_be_option or not _PLAIN_REST.fullmatch(later):
+            self.sources.append(ANYTHING)
+        elif later and not later.isdigit():
+            self.sources.append(FILE_NAMES)  # no number any more
+        return tuple(dict.fromkeys(self.sources))
 
 
 class Values:
