@@ -219,7 +219,7 @@ class _Reader:
         if not PLAIN_NAME.fullmatch(key):
             self.unclear.append(f"'{name}' sets something that is no plain variable")
         else:
-            self.assigned(Assignment(key, Word(value, word.kind, word.sources)))
+            self.assigned(Assignment(key, Word(value, word.kind, word.sources, rest=word.rest)))
 
     def shell(self, name: str, words: tuple[Word, ...]) -> None:
         is_text, follows = False, False
@@ -378,8 +378,9 @@ class _Reader:
                 return  # and that was said
             if word.kind is Kind.LITERAL and self.is_telling(word.text):
                 self.suspect(Command(words[at:]))
-            if word.text and (word.kind is not Kind.LITERAL or _BETWEEN.search(word.text) or ";" in word.text):
-                self.suspect_text(word.text)
+            text = word.text + word.rest
+            if text and (word.kind is not Kind.LITERAL or _BETWEEN.search(text) or ";" in text):
+                self.suspect_text(text)
 
     def suspect_text(self, text: str) -> None:
         """The same inside one word (``--run='rm -r x'``): quotes are taken off, and any word may be the first."""
@@ -427,7 +428,7 @@ class _Reader:
             self.unclear.append(f"'{assignment.name}' is set, and programs run what it says")
             return
         self.values.note_assignment(assignment)
-        if text := assignment.value.text:
+        if text := assignment.value.text + assignment.value.rest:
             self.suspect_text(text)
             # Bash evaluates it wherever the variable is used as a number, and make wherever it uses the variable.
             if "$(" in text or "${" in text or "`" in text:

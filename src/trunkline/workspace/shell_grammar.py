@@ -360,7 +360,7 @@ class _Parser:
         text = "".join(known)
         if kind is Kind.OPERAND and (not text or text.startswith("-")):
             kind = Kind.UNKNOWN
-        word = Word(text, kind, self.unseen.all_sources(text), self.unseen.several)
+        word = Word(text, kind, self.unseen.all_sources(text), self.unseen.several, "".join(self.unseen.later))
         self.unseen = outer
         return word
 

@@ -27,13 +27,15 @@ class Word(Struct, frozen=True):
     """One word after its quotes are taken off. ``text`` is all of a literal, and the known beginning of an operand.
 
     ``sources`` say what the rest is made of: the name of a variable (`1` and `@` too), ``NUMBER``, ``FILE_NAMES``, the
-    beginning of a substitution (`$(find`), or ``ANYTHING``. ``several``: it may become more than one word.
+    beginning of a substitution (`$(find`), or ``ANYTHING``. ``several``: it may become more than one word. ``rest`` is
+    what is written out after the first of them.
     """
 
     text: str
     kind: Kind = Kind.LITERAL
     sources: tuple[str, ...] = ()
     several: bool = False
+    rest: str = ""
 
 
 NUMBER: Final = "#"
