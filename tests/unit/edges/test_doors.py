@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,8 +74,8 @@ NOT_COUNTED = {
 
 
 @pytest.fixture
-async def exchange() -> MemoryExchange:
-    return MemoryExchange(edges=EDGES, live=asyncio.get_running_loop())
+async def exchange(tmp_path: Path) -> MemoryExchange:
+    return MemoryExchange(edges=EDGES, live=asyncio.get_running_loop(), home=tmp_path)
 
 
 async def test_a_door_with_a_gate_of_its_own_says_whose_it_is(exchange: MemoryExchange) -> None:
