@@ -11,27 +11,31 @@ removed is brought back by a snapshot.
 from __future__ import annotations
 
 import fnmatch
-import itertools
+import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from msgspec import Struct
 
-from trunkline.workspace import programs
-from trunkline.workspace.programs import RUNNERS, SHELLS, Interpreter, Runner, Starts
+from trunkline.workspace import doubts, programs
+from trunkline.workspace.doubts import PLAIN_NAME, is_no_script
+from trunkline.workspace.programs import RUNNERS, SHELLS, Interpreter, Runner
 from trunkline.workspace.shell_grammar import MAX_COMMANDS, parse
-from trunkline.workspace.shell_words import Assignment, Command, Kind, NotUnderstood, Word
+from trunkline.workspace.shell_sources import Values
+from trunkline.workspace.shell_words import ANYTHING, Assignment, Command, Kind, NotUnderstood, Script, Word
 
 # The words of all of them: `env env env …` has all its words again at each level. As many as the longest text has.
 MAX_WORDS: Final = 32_768
 
 _LOADER: Final = re.compile(r"ld(-linux.*|-musl.*|-\d.*|64)?\.so.*")
-_ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+# An alias is put in before the text is read: any other character of it may change what the line means.
+_PLAIN_ALIAS: Final = re.compile(
+    r"(?!(?:if|then|else|elif|fi|do|done|case|esac|while|until|for|in)=)[\w.+-]+=[\w./:@%+,= -]*"
+)
+# So many times a text is read again because a variable turned out to be set after it was used.
+MAX_READINGS: Final = 4
 _FIND_RUNS: Final = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
-# Of the shell's own commands: those that set variables, and those that evaluate what stands in brackets.
-_SETTING: Final = frozenset({"export", "readonly", "local", "declare", "typeset", "read", "getopts", "mapfile"})
-_EVALUATING: Final = _SETTING | {"[", "[[", "test", "unset", "let", "printf"}
 # What stands between words of a command inside a word of another program's.
 _BETWEEN: Final = re.compile(r"[\s=,(){}\[\]`$!<>]+")
 _LISTS: Final = re.compile(r"[;|&\n]+")
@@ -58,19 +62,29 @@ def name_of(command: Command) -> str | None:
     return first.text.rsplit("/", 1)[-1] if first.kind is Kind.LITERAL else None
 
 
-def read_commands(text: str, is_ruled: Callable[[str], bool] = lambda _: False) -> FoundCommands:
+def read_commands(
+    text: str, is_ruled: Callable[[str], bool] = lambda _: False, env: Mapping[str, str] | None = None
+) -> FoundCommands:
     """Every command the text may run, as written and as run by another one.
 
     ``is_ruled`` tells which names somebody has a rule about: those are looked for in the words of unknown programs.
+    ``env`` are variables that are set before it runs.
     """
-    reader = _Reader(is_ruled)
-    reader.text(text)
-    reader.work()
+    reader = _Reader(is_ruled, Values(), {})
+    reader.line(text, env or {})
+    for _ in range(MAX_READINGS):
+        if reader.values.found == reader.values.assumed:
+            break
+        reader = _Reader(is_ruled, Values(frozenset(reader.values.found)), reader.parsed)
+        reader.line(text, env or {})
+    else:
+        reader.unclear.append("its variables are set in too many steps")
     unclear = tuple(dict.fromkeys(reader.unclear))
     scripts = tuple(dict.fromkeys(reader.scripts))
     return FoundCommands(tuple(reader.found), unclear, reader.plain, tuple(reader.suspects), scripts)
 
 
+@functools.lru_cache(maxsize=256)  # a long line asks about one name thousands of times
 def variable_holds_code(name: str) -> bool:
     """Whether some program runs what stands in this variable."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in programs.CODE_VARIABLES)
@@ -79,8 +93,10 @@ def variable_holds_code(name: str) -> bool:
 class _Reader:
     """Looks into one command after the other, until none is left that may run another."""
 
-    def __init__(self, is_ruled: Callable[[str], bool]) -> None:
+    def __init__(self, is_ruled: Callable[[str], bool], values: Values, parsed: dict[str, Script]) -> None:
         self.is_ruled = is_ruled
+        self.values = values
+        self.parsed = parsed  # texts that an earlier reading has understood
         self.found: list[Command] = []
         self.unclear: list[str] = []
         self.suspects: list[Command] = []
@@ -89,17 +105,29 @@ class _Reader:
         self.waiting: list[Command] = []
         self.words = 0
 
+    def line(self, text: str, env: Mapping[str, str]) -> None:
+        for key, value in env.items():
+            self.assigned(Assignment(key, Word(value)))
+        self.text(text)
+        self.work()
+
     def text(self, text: str) -> None:
         try:
-            script = parse(text)
+            script = self.parsed.get(text) or parse(text)
         except NotUnderstood as reason:
             self.unclear.append(str(reason))
             self.plain = False
         else:
+            self.parsed[text] = script
             self.plain = self.plain and script.plain
             self.waiting.extend(script.commands)
+            self.unclear.extend(script.doubts)
             for assignment in script.assignments:
                 self.assigned(assignment)
+            for name in script.functions:
+                self.values.note_redefined(name)
+            if not all(map(self.values.is_number, script.numbers)):
+                self.unclear.append("a variable that may be no number is used in arithmetic")
 
     def work(self) -> None:
         while self.waiting:
@@ -122,7 +150,7 @@ class _Reader:
         elif name.startswith(("-", "+")):
             self.unclear.append(f"'{name}' stands where a command is expected")
         elif runner := RUNNERS.get(name):
-            self.run_by(name, runner, words)
+            self.run_by(name, runner, words, command.fed_by)
         elif name in SHELLS:
             self.shell(name, words)
         elif interpreter := programs.interpreter_of(name):
@@ -131,12 +159,18 @@ class _Reader:
             self.unclear.append(f"'{name}' runs other commands in a way that is not read")
         elif method := _METHODS.get(name):
             method(self, name, words)
+        elif name in doubts.READS_WORDS:
+            self.doubt(doubts.READS_WORDS[name](name, command, self.values))
         elif name not in programs.START_NOTHING:
-            self.ordinary(name, words)
+            self.ordinary(name, command)
+
+    def doubt(self, reason: str | None) -> None:
+        if reason is not None:
+            self.unclear.append(reason)
 
     # --- programs that run what follows
 
-    def run_by(self, name: str, runner: Runner, words: tuple[Word, ...]) -> None:
+    def run_by(self, name: str, runner: Runner, words: tuple[Word, ...], fed_by: str) -> None:
         """The command that begins after the runner's own options and operands."""
         operands, ended, stands_for = runner.operands, False, ""
         at = 0
@@ -158,19 +192,34 @@ class _Reader:
                     return
                 if name == "command" and set(text) & {"v", "V"}:
                     return  # it only tells where a command is
-                if runner.replaces and text.startswith(f"-{runner.replaces}"):
-                    stands_for = text[2:] or (words[at].text if at < len(words) else "")
+                if any(value.kind is not Kind.LITERAL and value.several for value in words[at : at + taken]):
+                    self.unclear.append(f"what '{name}' runs is not written out")
+                    return
+                if name == "xargs" and (_value_of(text, "a", runner) is not None or text.startswith("--arg")):
+                    fed_by = ANYTHING
+                if runner.replaces and (mark := _value_of(text, runner.replaces, runner)) is not None:
+                    stands_for = mark or (words[at].text if at < len(words) else "")
+                    if not stands_for:
+                        self.unclear.append(f"what '{name}' replaces is not written out")
+                        return
                 at += taken
             elif text == "!" and name == "time":  # a word of the grammar to some shells
                 continue
-            elif runner.assignments and _ASSIGNMENT.match(text):
-                key, _, value = text.partition("=")
-                self.assigned(Assignment(key, Word(value, word.kind)))
+            elif runner.assignments and "=" in text:
+                self.set_by(name, word)
             elif operands:
                 operands, ended = operands - 1, True
             else:
-                self.waiting.append(_completed(words[at - 1 :], stands_for, appends=runner.appends))
+                self.waiting.append(_completed(words[at - 1 :], stands_for, fed_by, appends=runner.appends))
                 return
+
+    def set_by(self, name: str, word: Word) -> None:
+        """A word `KEY=value` that a command takes for a variable."""
+        key, _, value = word.text.partition("=")
+        if not PLAIN_NAME.fullmatch(key):
+            self.unclear.append(f"'{name}' sets something that is no plain variable")
+        else:
+            self.assigned(Assignment(key, Word(value, word.kind, word.sources, rest=word.rest)))
 
     def shell(self, name: str, words: tuple[Word, ...]) -> None:
         is_text, follows = False, False
@@ -194,7 +243,10 @@ class _Reader:
                 if set(letters) - programs.SHELL_FLAGS - {"c"}:
                     self.unclear.append(f"'{word.text}' is no option of '{name}' that is known here")
                     return
-                is_text = is_text or (word.text[0] == "-" and "c" in letters)
+                if word.text[0] == "+" and "c" in letters:
+                    self.unclear.append(f"'{word.text}' means different things to different shells")
+                    return
+                is_text = is_text or "c" in letters
                 continue
             self.script_or_text(name, words[at:], is_text=is_text)
             return
@@ -203,14 +255,14 @@ class _Reader:
     def script_or_text(self, name: str, words: tuple[Word, ...], *, is_text: bool) -> None:
         if is_text:
             self.joined(f"{name} -c", words[:1])
-        elif not words or _is_no_script(words[0].text):
-            self.unclear.append(f"'{name}' reads commands from its input")
-        elif words[0].kind is Kind.LITERAL:
+        elif not words or is_no_script(words[0]):
+            self.unclear.append(f"'{name}' reads commands from its input, or from a file that is not written out")
+        else:
             self.scripts.append(words[0].text)
 
     def interpreter(self, name: str, known: Interpreter, words: tuple[Word, ...]) -> None:
         """A script is a program like any other; a program on the command line, or from the input, is not read."""
-        at = 0
+        at, told = 0, False
         while at < len(words):
             word = words[at]
             text = word.text
@@ -221,42 +273,45 @@ class _Reader:
             if text == "--":
                 continue
             if not text.startswith("-") or text == "-":
-                if _is_no_script(text):
+                if is_no_script(word):
+                    told = False
                     break
-                if word.kind is Kind.LITERAL:
-                    self.scripts.append(text)
+                self.scripts.append(text)
                 return
             if text.startswith("--"):
                 if text.split("=", 1)[0] in known.code_long or not re.fullmatch(known.long, text):
                     self.unclear.append(f"'{name} {text.split('=', 1)[0]}' is not read")
                     return
-                if re.fullmatch(known.no_script, text):
-                    return
+                told = told or re.fullmatch(known.no_script, text) is not None
                 continue
             letter = next((one for one in text[1:] if one not in known.flags), None)
             if letter is None:
-                if known.flags and text[1] in "vVh":
-                    return
+                told = told or bool(set(text) & set(known.tells))
             elif letter == known.module:
                 self.module(name, text.partition(letter)[2], words[at:])
                 return
-            elif letter in known.values:
+            elif letter in known.values and not any(value.several for value in words[at : at + 1]):
                 at += text.endswith(letter)
             else:
                 what = "the program after" if letter in known.code else "the option"
                 self.unclear.append(f"{what} '{name} -{letter}' is not read")
                 return
-        self.unclear.append(f"'{name}' reads a program from its input")
+        if not told:
+            self.unclear.append(f"'{name}' reads a program from its input")
 
     def module(self, name: str, attached: str, words: tuple[Word, ...]) -> None:
         rest = (Word(attached), *words) if attached else words
         if not rest or rest[0].kind is not Kind.LITERAL or rest[0].text.split(".")[0] in programs.MODULES_WITH_CODE:
             self.unclear.append(f"what '{name} -m' runs is not read")
+        elif rest[0].text == "coverage" and [word.text for word in rest[1:3]] == ["run", "-m"]:
+            self.module(name, "", rest[3:])
         else:
             self.look_for_commands(rest[1:])
 
     def sourced(self, name: str, words: tuple[Word, ...]) -> None:
-        if not words or words[0].kind is not Kind.LITERAL or _is_no_script(words[0].text):
+        if words and words[0].text == "--":
+            words = words[1:]
+        if not words or words[0].text.startswith("-") or is_no_script(words[0]):
             self.unclear.append(f"'{name}' reads commands that are not written out")
         else:
             self.scripts.append(words[0].text)
@@ -273,11 +328,13 @@ class _Reader:
 
     def alias(self, _: str, words: tuple[Word, ...]) -> None:
         for word in words:
-            if word.kind is not Kind.LITERAL:
-                self.unclear.append("an alias is not written out")
+            if word.kind is not Kind.LITERAL or ("=" in word.text and not _PLAIN_ALIAS.fullmatch(word.text)):
+                self.unclear.append("an alias is more than a plain command")
             elif "=" in word.text:
+                name, _, text = word.text.partition("=")
+                self.values.note_redefined(name)
                 # Where the alias is used, further words follow: nobody can see here which.
-                self.text(word.text.split("=", 1)[1] + ' "$@"')
+                self.text(text + ' "$@"')
                 self.plain = False
 
     def find(self, _: str, words: tuple[Word, ...]) -> None:
@@ -286,115 +343,33 @@ class _Reader:
             at += 1
             if words[at - 1].text in _FIND_RUNS:
                 begin = at
-                while at < len(words) and words[at].text not in {";", "+"}:
+                while at < len(words) and not _ends_exec(words, begin, at):
                     at += 1
-                if at == begin:
+                run = words[begin:at]
+                if not run or any(word.kind is not Kind.LITERAL and word.text[:1] in {";", "+", "{"} for word in run):
                     self.unclear.append("what 'find' runs is not written out")
                     continue
                 # `{}` stands for names that nobody can see here.
-                self.waiting.append(_completed(words[begin:at], "{}", appends=False))
-
-    def git(self, _: str, words: tuple[Word, ...]) -> None:
-        at = 0
-        while at < len(words) and (words[at].text.startswith("-") or words[at].kind is Kind.UNKNOWN):
-            word = words[at]
-            at += 1
-            option, has_value, _value = word.text.partition("=")
-            if word.kind is Kind.LITERAL and option in programs.GIT_FLAGS:
-                continue
-            if word.kind is Kind.LITERAL and option in programs.GIT_VALUES:
-                at += not has_value
-            elif word.text == "-c" and at < len(words) and _is_harmless_setting(words[at].text):
-                at += 1
-            else:
-                self.unclear.append("git is given a setting or an option that may run anything")
-                return
-        if at >= len(words):
-            return
-        command, rest = words[at].text, words[at + 1 :]
-        starts = programs.GIT_STARTS.get(command, Starts())
-        if words[at].kind is not Kind.LITERAL or command not in programs.GIT_COMMANDS:
-            self.unclear.append(f"'git {command}' may be an alias, which may run anything")
-        elif any("ext::" in word.text for word in rest) or _uses(rest, starts):
-            self.unclear.append(f"'git {command}' is given something to run")
-        elif command == "config":
-            keys = [word.text for word in rest if word.kind is not Kind.UNKNOWN and "." in word.text[1:]]
-            reads = any(word.text in {"--get", "--get-all", "--list", "-l", "get", "list"} for word in rest)
-            if not reads and not all(programs.GIT_SETTINGS.fullmatch(key) for key in keys[:1]):
-                self.unclear.append("'git config' sets something that may run a program")
-        elif command == "bisect":
-            self.unclear.append("'git bisect' may run a program")
-
-    def awk(self, name: str, words: tuple[Word, ...]) -> None:
-        at, from_file = 0, False
-        while at < len(words) and words[at].text.startswith("-") and words[at].kind is not Kind.UNKNOWN:
-            option = words[at].text
-            at += 1
-            if option == "--":
-                break
-            if option[1:2] not in {"F", "v", "f"} or option.startswith("--"):
-                self.unclear.append(f"'{option}' is no option of '{name}' that is known here")
-                return
-            value = option[2:] or (words[at].text if at < len(words) else "")
-            at += len(option) == 2
-            if option[1] == "f":
-                from_file = True
-                if _is_no_script(value):
-                    self.unclear.append(f"'{name}' reads a program from its input")
-        if from_file:
-            return
-        if at >= len(words) or words[at].kind is not Kind.LITERAL or programs.awk_may_run(words[at].text):
-            self.unclear.append(f"the program of '{name}' may start others")
-
-    def sed(self, _: str, words: tuple[Word, ...]) -> None:
-        scripts: list[Word] = []
-        operands: list[Word] = []
-        at = 0
-        while at < len(words):
-            word = words[at]
-            text = word.text
-            at += 1
-            if not text.startswith("-") or text == "-" or word.kind is Kind.UNKNOWN:
-                operands.append(word)
-            elif text == "--":
-                operands.extend(words[at:])
-                break
-            elif text in {"-e", "--expression", "-ne", "-Ee", "-re", "-nEe", "-nre"}:
-                scripts.extend(words[at : at + 1])
-                at += 1
-            elif re.fullmatch(r"(--expression=|-e).*", text, re.DOTALL) and word.kind is Kind.LITERAL:
-                scripts.append(Word(text.removeprefix("--expression=") if text[1] == "-" else text[2:]))
-            elif not re.fullmatch(r"-[nrEsuz]*(i.*)?|--(quiet|silent|regexp-extended|in-place(=.*)?|null-data|posix"
-                                  r"|separate|unbuffered|version|help)", text):  # fmt: skip
-                self.unclear.append(f"'{text}' is no option of 'sed' that is known here")
-                return
-        if not scripts:
-            scripts, operands = operands[:1], operands[1:]
-        if any(word.kind is not Kind.LITERAL or programs.sed_may_run(word.text) for word in scripts):
-            self.unclear.append("the script of 'sed' may start a program")
+                self.waiting.append(_completed(run, "{}", "$(find", appends=False))
 
     # --- programs of which it is not known that they run anything
 
     def shells_own(self, name: str, words: tuple[Word, ...]) -> None:
         """Commands of the shell that set variables or evaluate what stands in a word."""
+        self.doubt(doubts.about_builtin(name, words, self.values))
         for word in words:
             if "$(" in word.text or "`" in word.text:
                 self.unclear.append(f"'{name}' may run what stands in its words")
-            key, is_set, value = word.text.partition("=")
-            if name in _SETTING and (is_set or name in {"read", "getopts", "mapfile"}):
-                self.assigned(Assignment(key, Word(value, word.kind)))
+            if name in {"read", "getopts"}:
+                self.assigned(Assignment(word.text, Word("", Kind.UNKNOWN, (ANYTHING,))))
+            elif name in doubts.SETTING and "=" in word.text:
+                self.set_by(name, word)
 
-    def ordinary(self, name: str, words: tuple[Word, ...]) -> None:
-        starts = programs.STARTS.get("make" if name == "gmake" else name)
-        if starts is not None and (_uses(words, starts) or (name == "tar" and _uses(_old_style(words), starts))):
-            self.unclear.append(f"'{name}' is given something to run")
-            return
-        takes = programs.TAKES_FILE.get(name)
-        for option, value in itertools.pairwise(words):
-            if takes is not None and takes.fullmatch(option.text) and _is_no_script(value.text):
-                self.unclear.append(f"'{name}' reads commands from its input")
-                return
-        self.look_for_commands(words)
+    def ordinary(self, name: str, command: Command) -> None:
+        if reason := doubts.about_options(name, command.words[1:], self.values):
+            self.unclear.append(reason)
+        else:
+            self.look_for_commands(command.words[1:])
 
     def look_for_commands(self, words: tuple[Word, ...]) -> None:
         """What would be a command if the program that gets these words runs it."""
@@ -403,8 +378,9 @@ class _Reader:
                 return  # and that was said
             if word.kind is Kind.LITERAL and self.is_telling(word.text):
                 self.suspect(Command(words[at:]))
-            if word.text and (word.kind is not Kind.LITERAL or _BETWEEN.search(word.text) or ";" in word.text):
-                self.suspect_text(word.text)
+            text = word.text + word.rest
+            if text and (word.kind is not Kind.LITERAL or _BETWEEN.search(text) or ";" in text):
+                self.suspect_text(text)
 
     def suspect_text(self, text: str) -> None:
         """The same inside one word (``--run='rm -r x'``): quotes are taken off, and any word may be the first."""
@@ -440,7 +416,7 @@ class _Reader:
         # A word alone may be anything (`npm run time`, `uv venv --python python3`); a shell alone reads its input.
         if name is None or (len(command.words) == 1 and name not in SHELLS):
             return
-        inner = _Reader(lambda _: False)
+        inner = _Reader(lambda _: False, self.values, self.parsed)
         inner.words = self.words
         inner.look_inside(command)
         if inner.unclear:
@@ -450,10 +426,12 @@ class _Reader:
     def assigned(self, assignment: Assignment) -> None:
         if variable_holds_code(assignment.name):
             self.unclear.append(f"'{assignment.name}' is set, and programs run what it says")
-        elif assignment.value.text:
-            self.suspect_text(assignment.value.text)
-            # Bash evaluates it wherever the variable is used as a number.
-            if "$(" in assignment.value.text or "`" in assignment.value.text:
+            return
+        self.values.note_assignment(assignment)
+        if text := assignment.value.text + assignment.value.rest:
+            self.suspect_text(text)
+            # Bash evaluates it wherever the variable is used as a number, and make wherever it uses the variable.
+            if "$(" in text or "${" in text or "`" in text:
                 self.unclear.append(f"'{assignment.name}' is set to what may be run later")
 
 
@@ -464,10 +442,7 @@ _METHODS: Final[dict[str, Callable[[_Reader, str, tuple[Word, ...]], None]]] = {
     "trap": _Reader.trap,
     "alias": _Reader.alias,
     "find": _Reader.find,
-    "git": _Reader.git,
-    **dict.fromkeys(programs.AWK, _Reader.awk),
-    **dict.fromkeys(programs.SED, _Reader.sed),
-    **dict.fromkeys(_EVALUATING, _Reader.shells_own),
+    **dict.fromkeys(doubts.BUILTINS, _Reader.shells_own),
 }
 
 
@@ -488,44 +463,29 @@ def _own_option(text: str, runner: Runner) -> int | None:
     return 0
 
 
-def _completed(words: tuple[Word, ...], stands_for: str, *, appends: bool) -> Command:
+def _value_of(text: str, wanted: str, runner: Runner) -> str | None:
+    """What stands after this letter in a word of short options: `@` in `-rI@`; None if the letter is not there."""
+    for at, letter in enumerate(text[1:], start=2):
+        if letter == wanted:
+            return text[at:]
+        if letter in runner.values or text.startswith("--"):
+            return None
+    return None
+
+
+def _completed(words: tuple[Word, ...], stands_for: str, source: str, *, appends: bool) -> Command:
     """A command with what nobody can see here: in the place of a mark, or at its end."""
-    unknown = Word("", Kind.UNKNOWN)
+    unknown = Word("", Kind.UNKNOWN, (source,), several=True)
     if stands_for:
-        return Command(tuple(unknown if stands_for in word.text else word for word in words))
+        anything = Word("", Kind.UNKNOWN, (ANYTHING,), several=True)  # a part of a word says more than where it is from
+        replaced = {True: unknown, False: anything}
+        return Command(tuple(replaced[word.text == stands_for] if stands_for in word.text else word for word in words))
     return Command((*words, unknown) if appends else words)
 
 
-def _uses(words: tuple[Word, ...], starts: Starts) -> bool:
-    """Whether one of these options, also cut short or among other letters, is there, or may be."""
-    for word in words:
-        text = word.text
-        if text.startswith("--") and len(text) > 2:
-            option = text.split("=", 1)[0]
-            if any(long.startswith(option) for long in starts.long):
-                return True
-        elif starts.short and re.match(rf"-[A-Za-z0-9]*[{starts.short}]", text):
-            return True
-        if starts.words and re.fullmatch(starts.words, text, re.DOTALL):
-            return True
-        if starts.strict and word.kind is Kind.UNKNOWN and not text:
-            return True
-    return False
-
-
-def _old_style(words: tuple[Word, ...]) -> tuple[Word, ...]:
-    """``tar xf`` means ``tar -xf``."""
-    return (Word(f"-{words[0].text}"),) if words and not words[0].text.startswith("-") else ()
-
-
-def _is_harmless_setting(text: str) -> bool:
-    return programs.GIT_SETTINGS.fullmatch(text.partition("=")[0]) is not None
-
-
-def _is_no_script(path: str) -> bool:
-    """Whether this names the standard input, or may: in any spelling, and from any folder."""
-    names = path.split("/")
-    return path == "-" or not path or ".." in names or any(name in {"dev", "proc"} for name in names)
+def _ends_exec(words: tuple[Word, ...], begin: int, at: int) -> bool:
+    """Whether the command that `find` runs is over: at `;`, or at `+` after `{}`."""
+    return words[at].text == ";" or (words[at].text == "+" and at > begin and words[at - 1].text == "{}")
 
 
 def _operands(words: tuple[Word, ...]) -> tuple[Word, ...]:

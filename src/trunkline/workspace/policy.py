@@ -18,10 +18,10 @@ from msgspec import Meta, Struct
 
 from trunkline.errors import ConfigError
 from trunkline.model import Decision
-from trunkline.workspace.commands import name_of, read_commands, variable_holds_code
+from trunkline.workspace.commands import name_of, read_commands
 from trunkline.workspace.folder import Amount, Quota
 from trunkline.workspace.paths import check_path
-from trunkline.workspace.shell_words import Command, Kind, Word
+from trunkline.workspace.shell_words import Command, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,6 +43,7 @@ ASKED_COMMANDS: Final = (
     "git reset --hard", "git rm --force", "rsync --delete", "rsync --delete-before", "rsync --delete-during",
     "rsync --delete-delay",
     "rsync --delete-after", "rsync --delete-excluded", "rsync --remove-source-files", "cmake remove_directory",
+    "tar --remove-files", "zip -m", "zip --move", "git worktree remove -f", "git worktree remove --force",
 )  # fmt: skip
 # No option of any of these writes a file or runs a program. That is why `sort`, `uniq`, `file`, `git` and `rg` are not
 # among them. Of `find` the listed options do: see FIND_WRITES.
@@ -217,7 +218,7 @@ def judge_command(policy: SpacePolicy, command: str, env: Mapping[str, str] | No
     names = {rule.split()[0] for rule in (*rules.denied, *rules.asked)}
     patterns = [name for name in names if set(name) & set("*?[")]
     found = read_commands(
-        command, lambda name: name in names or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        command, lambda name: name in names or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns), env
     )
     for one in found.commands:
         if denied := _first_match(one, rules.denied, certain=True):
@@ -239,8 +240,7 @@ def judge_command(policy: SpacePolicy, command: str, env: Mapping[str, str] | No
         if _first_match(one, (*rules.denied, *rules.asked), certain=False):
             reason = f"A program is given a command and may run it, which requires approval: {_parts([one])}"
             return SpaceVerdict(Decision.ASK, "shell.approvalRequired", reason, scripts=found.scripts)
-    unclear = [*found.unclear, *(f"'{key}' is set, and programs run what it says" for key in env or {}
-                                 if variable_holds_code(key))]  # fmt: skip
+    unclear = found.unclear
     if unclear and (rules.unclear is not Decision.ALLOW or _names_denied(command, rules.denied)):
         more = f", and {len(unclear) - 1} more of the kind" if len(unclear) > 1 else ""
         reason = f"Command cannot be parsed and requires approval: {unclear[0]}{more}"
@@ -324,16 +324,17 @@ def _first_match(command: Command, rules: tuple[str, ...], *, certain: bool) -> 
         return None
     for rule in rules:
         wanted, *words = rule.split()
-        if fnmatch.fnmatchcase(name, wanted) and all(_has(command.words[1:], word, certain=certain) for word in words):
+        if fnmatch.fnmatchcase(name, wanted) and all(_has(name, command, word, certain=certain) for word in words):
             return rule
     return None
 
 
-def _has(words: tuple[Word, ...], wanted: str, *, certain: bool) -> bool:
+def _has(name: str, command: Command, wanted: str, *, certain: bool) -> bool:
     """Whether the wanted option or operand is among the words, or, unless certain, may be."""
     operand_before = False
-    for word in words:
-        if word.text == "--" and wanted.startswith("-"):
+    for word in command.words[1:]:
+        # Of others it may be the value of an option (`git clean -e -- -f`), or end nothing (`find -- x -delete`).
+        if name == "rm" and word.text == "--" and wanted.startswith("-"):
             return False
         if word.kind is Kind.UNKNOWN:
             # It may be the subcommand only if none stands before it: `git add $files` is not `git push`.
@@ -351,5 +352,5 @@ def _is_wanted(text: str, wanted: str) -> bool:
         option = text.split("=", 1)[0]
         return len(option) > 2 and wanted.startswith(option)  # long options may be cut short
     if len(wanted) == 2 and wanted.startswith("-"):
-        return bool(re.match(rf"-[A-Za-z0-9]*{re.escape(wanted[1])}", text))
+        return text.startswith("-") and not text.startswith("--") and wanted[1] in text
     return fnmatch.fnmatchcase(text, wanted)

@@ -89,12 +89,13 @@ SHELL_FLAGS: Final = frozenset("abefhmnuvxpCl")
 OPAQUE: Final = frozenset((
     "at", "batch", "bwrap", "capsh", "chpst", "chroot", "cpulimit", "crontab", "csh", "daemonize", "dbus-launch",
     "dbus-run-session", "docker", "ed", "emacs", "entr", "eatmydata", "ex", "expect", "fakechroot", "fakeroot",
-    "firejail", "fish", "gdb", "i386", "kubectl", "linux32", "linux64", "lldb", "ltrace", "lxc", "machinectl", "nano",
-    "nc", "ncat", "netcat", "newgrp", "nsenter", "numactl", "nvim", "parallel", "pkexec", "podman", "prlimit",
-    "rlwrap", "run-parts", "runcon", "runuser", "rview", "rvim", "scp", "screen", "script", "scriptlive", "setarch",
-    "setpriv", "sftp", "sg", "socat", "softlimit", "ssh", "ssh-agent", "ssh-keygen", "start-stop-daemon", "strace",
-    "su", "systemd-run", "tcsh", "tmux", "uname26", "unbuffer", "unshare", "vi", "view", "vigr", "vim", "vimdiff",
-    "vipw", "vim.basic", "vim.tiny", "watch", "x86_64", "xterm",
+    "firejail", "fish", "ftp", "gdb", "i386", "kubectl", "linux32", "linux64", "lldb", "ltrace", "lxc",
+    "machinectl", "mail", "mailx", "nano", "nc", "ncat", "netcat", "newgrp", "nsenter", "numactl", "nvim",
+    "parallel", "pkexec", "podman", "prlimit", "rlwrap", "run-parts", "runcon", "runuser", "rview", "rvim", "scp",
+    "screen", "script", "scriptlive", "setarch", "setpriv", "sftp", "sg", "socat", "softlimit", "ssh", "ssh-agent",
+    "ssh-keygen", "start-stop-daemon", "strace", "su", "systemd-run", "tcsh", "telnet", "tmux", "uname26",
+    "unbuffer", "unshare", "vi", "view", "vigr", "vim", "vimdiff", "vipw", "vim.basic", "vim.tiny", "watch",
+    "x86_64", "xterm",
 ))  # fmt: skip
 
 
@@ -107,10 +108,11 @@ class Interpreter(Struct, frozen=True):
     values: str = ""
     long: str = "--(version|help)"  # an expression
     no_script: str = "--(version|help)"  # an expression: with these it needs none
+    tells: str = "vVh"  # options with which, if nothing follows, it only says something
     module: str = ""  # the option after which a module's name and its words stand
 
 
-_PYTHON: Final = Interpreter("c", (), "bBdEhIOPqsSuvVx?", "WX", module="m")
+_PYTHON: Final = Interpreter("c", (), "bBdEhIOPqsSuvVx?", "WX", tells="Vh?", module="m")
 _ANY: Final = Interpreter("ecgE", ("--eval", "--execute", "--expression", "--print"))
 INTERPRETERS: Final = {
     **dict.fromkeys(("python", "python2", "python3", "pypy", "pypy3"), _PYTHON),
@@ -141,7 +143,11 @@ INTERPRETERS: Final = {
 # `python3.12` is `python3`.
 _VERSIONED: Final = re.compile(r"(python|pypy|lua|perl|php|ruby|tclsh|node|guile)[\d.]+")
 # Modules of Python's that take a program as their words, or run one that is not written here.
-MODULES_WITH_CODE: Final = frozenset({"IPython", "timeit", "pdb", "code", "trace", "asyncio", "doctest", "idlelib"})
+MODULES_WITH_CODE: Final = frozenset((
+    "IPython", "_pyrepl", "asyncio", "bpython", "cProfile", "code", "debugpy", "doctest", "idlelib", "kernprof",
+    "memory_profiler", "pdb", "profile", "profiling", "ptpython", "pyinstrument", "runpy", "scalene", "timeit", "trace",
+    "viztracer",
+))  # fmt: skip
 
 
 def interpreter_of(name: str) -> Interpreter | None:
@@ -181,42 +187,55 @@ STARTS: Final = {
     "g++": Starts("", (), r"-(wrapper|fplugin.*)"),
     "cc": Starts("", (), r"-(wrapper|fplugin.*)"),
     "clang": Starts("", (), r"-(wrapper|fplugin.*)"),
-    "sqlite3": Starts("", (), r"-?-(cmd|init)|\.(shell|system|load|read)\b.*"),
     "deno": Starts("", (), r"eval|repl"),
     "bun": Starts("e", ("--eval", "--print"), r"repl|exec"),
-    "make": Starts("E", ("--eval",), r"-|-[a-zA-Z]*f-|--[fm][a-z]*=-|\.?SHELL(FLAGS)?:?=.*|MAKEFLAGS=.*"),
+    "make": Starts("E", ("--eval",), r"-|\.?SHELL(FLAGS)?[:+?]*=.*|MAKEFLAGS[:+?]*=.*|.*([$`\n;|&<>*?[({]|!=).*"),
     "cmake": Starts("", (), r"remove_directory"),
     "hash": Starts("p"),
+    "jobs": Starts("x"),
+    "wait": Starts("p"),
+    "install": Starts("", ("--strip-program",)),
+    "sort": Starts("", ("--compress-program",)),
 }  # fmt: skip
-# Programs that read commands from the file after such an option.
-TAKES_FILE: Final = {name: re.compile("-[a-zA-Z]*f|--[fm][a-z]*") for name in ("make", "gmake")}
+# The option of make's after which, or in which, the file with its commands is named.
+MAKE_FILE: Final = re.compile(r"(?:-[A-Za-z0-9]*f|--[fm][a-z-]*(?:=|$))(.*)", re.DOTALL)
+
+# Of sqlite3: options without a value, and its own commands that start nothing. An SQL function may, too.
+SQLITE_FLAGS: Final = re.compile(
+    r"--?(ascii|bail|batch|box|column|csv|echo|header|help|html|json|line|list|markdown|noheader|quote|readonly|safe|stats"
+    r"|table|tabs|version)"
+)
+SQLITE_COMMANDS: Final = re.compile(r"\.(dump|databases|fullschema|indexes|indices|schema|tables)(\s+[\w%]+)*\s*")
+SQLITE_STARTS: Final = re.compile(r"\b(edit|load_extension)\b", re.IGNORECASE)
 
 # Programs that start nothing, whatever they are given. What they write or remove is another matter.
 START_NOTHING: Final = frozenset((
-    ":", "[", "arch", "b2sum", "base32", "base64", "basename", "break", "bunzip2", "bzcat", "bzip2", "cal", "cat", "cd",
-    "chgrp", "chmod", "chown", "cksum", "clear", "cmp", "column", "comm", "continue", "cp", "csplit", "curl", "cut",
-    "date", "dd", "df", "diff", "diff3", "dirname", "dos2unix", "du", "echo", "egrep", "exit", "expand", "expr",
-    "factor", "false", "fgrep", "file", "fmt", "fold", "free", "getconf", "getopts", "grep", "groups",
-    "gunzip", "gzip", "head", "hexdump", "hostname", "iconv", "id", "install", "jobs", "join", "jq", "kill",
-    "link", "ln", "locale", "logger", "logname", "ls", "lsblk", "lscpu", "lsof", "md5sum", "mkdir", "mkfifo", "mknod",
-    "mktemp", "mv", "nl", "nm", "nproc", "numfmt", "objdump", "od", "paste", "pathchk", "pgrep", "pidof",
-    "pkill", "pr", "printenv", "printf", "ps", "ptx", "pwd", "pwdx", "readelf", "readlink", "realpath", "return",
-    "rev", "rm", "rmdir", "seq", "set", "sha1sum", "sha224sum", "sha256sum", "sha384sum", "sha512sum",
-    "shift", "shred", "shuf", "size", "sleep", "sort", "stat", "strings", "strip", "stty", "sum", "sync", "tac",
-    "tail", "tee", "test", "times", "top", "touch", "tr", "tree", "true", "truncate", "tsort", "tty", "type",
-    "ulimit", "umask", "uname", "unexpand", "uniq", "unix2dos", "unlink", "unxz", "unzip", "unzstd", "uptime",
-    "users", "vdir", "wait", "wc", "whereis", "which", "who", "whoami", "xxd", "xz", "xzcat", "yes", "zcat", "zstd",
-    "zstdcat",
+    ":", "[", "arch", "b2sum", "base32", "base64", "basename", "break", "bunzip2", "bzcat", "bzip2", "cal", "cat",
+    "cd", "chgrp", "chmod", "chown", "cksum", "clear", "cmp", "column", "comm", "continue", "cp", "csplit", "curl",
+    "cut", "date", "dd", "df", "diff", "diff3", "dirname", "dos2unix", "du", "echo", "egrep", "exit", "expand",
+    "expr", "factor", "false", "fgrep", "file", "fmt", "fold", "free", "getconf", "getopts", "grep", "groups",
+    "gunzip", "gzip", "head", "hexdump", "hostname", "iconv", "id", "join", "jq", "kill", "link", "ln", "locale",
+    "logger", "logname", "ls", "lsblk", "lscpu", "lsof", "md5sum", "mkdir", "mkfifo", "mknod", "mktemp", "mv", "nl",
+    "nm", "nproc", "numfmt", "objdump", "od", "paste", "pathchk", "pgrep", "pidof", "pkill", "pr", "printenv",
+    "printf", "ps", "ptx", "pwd", "pwdx", "readelf", "readlink", "realpath", "return", "rev", "rm", "rmdir", "seq",
+    "set", "sha1sum", "sha224sum", "sha256sum", "sha384sum", "sha512sum", "shift", "shred", "shuf", "size", "sleep",
+    "stat", "strings", "strip", "stty", "sum", "sync", "tac", "tail", "tee", "test", "times", "top", "touch", "tr",
+    "tree", "true", "truncate", "tsort", "tty", "type", "ulimit", "umask", "uname", "unexpand", "uniq", "unix2dos",
+    "unlink", "unxz", "unzip", "unzstd", "uptime", "users", "vdir", "wc", "whereis", "which", "who", "whoami",
+    "xxd", "xz", "xzcat", "yes", "zcat", "zstd", "zstdcat",
 ))  # fmt: skip
 
 # Variables whose value some program runs, or takes for its options.
 CODE_VARIABLES: Final = (
-    "BASH_ENV", "BROWSER", "CARGO_*_RUNNER", "EDITOR", "ENV", "GIT_ASKPASS", "GIT_CONFIG*", "GIT_EDITOR",
+    "BASH_*", "BASHPID", "BROWSER", "CARGO_*_RUNNER", "COMP*", "DIRSTACK", "EDITOR", "ENV",
+    "EPOCH*", "GIT_ALLOW_PROTOCOL", "GIT_ASKPASS", "GIT_CONFIG*", "GIT_EDITOR",
     "GIT_EXEC_PATH", "GIT_EXTERNAL_DIFF", "GIT_PAGER", "GIT_PROXY_COMMAND", "GIT_SEQUENCE_EDITOR", "GIT_SSH*",
     "GIT_TEMPLATE_DIR", "GZIP", "IFS", "JAVA_TOOL_OPTIONS", "LD_*", "LESSCLOSE", "LESSOPEN", "MAKEFILES", "MAKEFLAGS",
     "GNUMAKEFLAGS", "MANPAGER", "NODE_OPTIONS", "PAGER", "PERL5DB", "PERL5OPT", "PROMPT_COMMAND", "PS0", "PS1", "PS2",
     "PS4", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONBREAKPOINT", "RSYNC_RSH", "RUBYOPT", "RUSTC_WRAPPER", "SHELL",
     "SHELLOPTS", "BASHOPTS", "SSH_ASKPASS", "TAR_OPTIONS", "VISUAL",
+    # Bash takes what is given to these for arithmetic, in which a command may stand.
+    "HISTCMD", "LINENO", "OPTIND", "RANDOM", "SECONDS", "SRANDOM",
 )  # fmt: skip
 
 # --- git --------------------------------------------------------------------------------------------------------------
@@ -228,12 +247,21 @@ GIT_FLAGS: Final = frozenset((
 GIT_VALUES: Final = frozenset({"-C", "--git-dir", "--work-tree", "--namespace"})
 # Any other setting may name a program; so may a subcommand that git does not know, for that is an alias.
 GIT_SETTINGS: Final = re.compile(
-    r"(user|color|advice|column|init|pull|status|branch|fetch|log|stash|tag|i18n|rerere|submodule)\.[\w.-]+"
+    r"(user|color|advice|column|pull|status|branch|fetch|log|stash|tag|i18n|rerere)\.[\w./-]+"
+    r"|init\.defaultbranch|submodule\.recurse"
     r"|core\.(autocrlf|eol|quotepath|filemode|ignorecase|symlinks|safecrlf|abbrev|compression|bare|precomposeunicode)"
     r"|push\.(default|autosetupremote)|commit\.(gpgsign|verbose|status)|tag\.gpgsign|merge\.(ff|conflictstyle|stat)"
     r"|diff\.(renames|algorithm|context|noprefix|mnemonicprefix|colormoved)|safe\.directory|remote\.[\w.-]+\.(url|fetch)",
     re.IGNORECASE,
 )
+# What `git config` may be told: how it reads, and where; with anything else it is not certain what it does.
+GIT_CONFIG_READS: Final = frozenset({"--get", "--get-all", "--get-regexp", "--list", "-l", "get", "list"})
+GIT_CONFIG_FLAGS: Final = frozenset((
+    "--global", "--local", "--system", "--worktree", "--bool", "--int", "--path", "--null", "-z", "--name-only",
+    "--show-origin", "--show-scope", "--includes", "--add", "--unset", "--unset-all", "--replace-all",
+))  # fmt: skip
+# They are given the address of another repository, which may name a program: `ext::…`.
+GIT_CONNECTS: Final = frozenset({"archive", "clone", "fetch", "ls-remote", "pull", "push", "remote", "submodule"})
 GIT_COMMANDS: Final = frozenset((
     "add", "am", "annotate", "apply", "archive", "blame", "branch", "bundle", "cat-file", "check-attr", "check-ignore",
     "checkout", "checkout-index", "cherry", "cherry-pick", "clean", "clone", "commit", "commit-tree", "config",
@@ -268,28 +296,51 @@ AWK: Final = frozenset({"awk", "gawk", "mawk", "nawk", "original-awk"})
 SED: Final = frozenset({"sed", "gsed"})
 
 
+# After these an expression begins, so `/` opens a regular expression; after a value it divides.
+_AWK_BEFORE_VALUE: Final = frozenset(("=", "~", "(", ",", "!", "&", "|", ";", "{", "}", "\n"))
+_AWK_BEFORE_EITHER: Final = frozenset((
+    "case", "delete", "do", "else", "exit", "getline", "in", "length", "print", "printf", "return",
+))  # fmt: skip
+_AWK_WORD: Final = re.compile(r"\w+")
+_AWK_RUNS: Final = re.compile(r"[|@\\]|\bsystem\b")
+_AWK_MENTIONS: Final = re.compile(r"[|@]|system|\\\n")
+
+
 def awk_may_run(program: str) -> bool:
     """Whether a program of awk may start others: ``system``, a pipe, a library, a function by its name in a text."""
     bare: list[str] = []
-    before = "\n"  # what stands last, blanks aside: after a value `/` divides, after these an expression begins
+    before = "\n"  # what stands last, blanks aside: a word or a character
+    mentions = _AWK_MENTIONS.search(program.replace("||", "")) is not None
     at = 0
     while at < len(program):
         character = program[at]
-        if character == '"' or (character == "/" and before in "~(,!&|;{}\n"):
-            closing = re.compile(rf"(?:\\.|[^{character}\\\n])*{character}", re.DOTALL).match(program, at + 1)
-            if closing is None:
+        opens = character == "/" and before in _AWK_BEFORE_VALUE
+        if character == "/" and not opens:
+            divides = before in {"]", '"'} or (before[0].isalnum() and before not in _AWK_BEFORE_EITHER)
+            if mentions and not divides:
+                return True  # what follows would be a text in one case, and code in the other
+        if opens or character == '"':
+            closing = re.compile(rf"((?:\\.|[^{character}\\\n])*){character}", re.DOTALL).match(program, at + 1)
+            if closing is None or (opens and _has_open_bracket(closing.group(1))):
                 return True
             at = closing.end()
             bare.append("_")
-            before = "_"
+            before = '"'
         elif character == "#":
-            at = program.find("\n", at) if "\n" in program[at:] else len(program)
+            end = program.find("\n", at)
+            at = len(program) if end < 0 else end
         else:
-            bare.append(character)
-            before = before if character in " \t" else character
-            at += 1
-    rest = "".join(bare).replace("||", "")
-    return "|" in rest or "@" in rest or "\\" in rest or re.search(r"\bsystem\b", rest) is not None
+            word = _AWK_WORD.match(program, at)
+            found = word.group() if word else character
+            bare.append(found)
+            before = before if found in {" ", "\t"} else found
+            at += len(found)
+    return _AWK_RUNS.search("".join(bare).replace("||", "")) is not None
+
+
+def _has_open_bracket(expression: str) -> bool:
+    """Whether the end that was found for a regular expression may stand in brackets, where some take it for no end."""
+    return "[" in re.sub(r"\\.|\[\^?\]?(?:\[:\w+:\]|[^]\[])*\]", "", expression)
 
 
 _SED_ADDRESS: Final = re.compile(
@@ -297,7 +348,7 @@ _SED_ADDRESS: Final = re.compile(
     r"|/(?:\\.|\[\^?\]?[^]]*\]|[^/\\\n[])*/[IM]*))?)?[ ]*!?[ ]*"
 )
 _SED_SIMPLE: Final = re.compile(r"(?:[pdPDgGhHxnNzF=]|[qQlL][ ]*\d*|[btT][ ]*\w*|:[ ]*\w+)[ ]*(?=[;}\n#]|$)")
-_SED_LINE: Final = re.compile(r"[aicrRwW][ ]*(?:\\\n|\\.|[^\n\\])*")
+_SED_LINE: Final = re.compile(r"[aic][ ]*(?:\\\n|\\.|[^\n\\])*|[rRwW][^\n]*")
 _SED_FLAGS: Final = re.compile(r"[gpiIM\d]*[ ]*(?=[;}\n#]|$)")
 
 
@@ -314,6 +365,8 @@ def sed_may_run(script: str) -> bool:
             continue
         address = _SED_ADDRESS.match(script, at)
         assert address is not None
+        if _has_open_bracket(address.group()):
+            return True
         at = address.end()
         if script[at : at + 1] == "{":
             continue
@@ -337,9 +390,12 @@ def _after_delimiters(script: str, at: int) -> int | None:
         return None
     at += 1
     for _ in range(2):
+        start = at
         while script[at : at + 1] != delimiter:
             if at >= len(script):
                 return None
             at += 2 if script[at] == "\\" else 1
+        if _has_open_bracket(script[start:at]):
+            return None
         at += 1
     return at

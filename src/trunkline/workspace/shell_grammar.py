@@ -12,7 +12,19 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from trunkline.workspace.shell_words import Assignment, Command, Kind, NotUnderstood, Script, Word
+from trunkline.workspace.shell_sources import Unseen, gives_names, source_of, substitution_at
+from trunkline.workspace.shell_texts import backticks_at, document_at
+from trunkline.workspace.shell_words import (
+    ANYTHING,
+    FILE_NAMES,
+    NUMBER,
+    Assignment,
+    Command,
+    Kind,
+    NotUnderstood,
+    Script,
+    Word,
+)
 
 # A person has to read the question; nothing that people write by hand is longer.
 MAX_COMMAND_CHARACTERS: Final = 65_536
@@ -21,6 +33,8 @@ MAX_NESTING: Final = 40
 MAX_COMMANDS: Final = 2_000
 
 _BLANK: Final = " \t"
+# `{}` stands for a file in `find`; `{},a}` is two words to some shells.
+_BARE_BRACES: Final = re.compile(r"\}[^, \t\n;&|()<>]{0,64}(?:[ \t\n;&|()<>]|$)")
 # From a place outside of single quotes, as far as no other kind of quoting, no comment and no new line can begin.
 _JOINABLE: Final = re.compile(r"(?:[^'\"`#\n\\]|\\\n)+")
 _ENDS_WORD: Final = frozenset(" \t\n;&|()<>")
@@ -46,7 +60,8 @@ def parse(text: str) -> Script:
         raise NotUnderstood("a line is broken inside an expansion")
     parser = _Parser(text)
     parser.script()
-    return Script(tuple(parser.commands), parser.plain, tuple(parser.assignments))
+    found = parser.assignments, parser.numbers, parser.functions, parser.doubts
+    return Script(tuple(parser.commands), parser.plain, *map(tuple, found))  # type: ignore[arg-type]
 
 
 class _Parser:
@@ -59,7 +74,12 @@ class _Parser:
         self.joined_to = 0  # up to here no line is continued any more
         self.commands: list[Command] = []
         self.assignments: list[Assignment] = []
+        self.numbers: list[str] = []
+        self.functions: list[str] = []
+        self.doubts: list[str] = []
         self.plain = True
+        self.fed_by = ""  # what the pipeline gives the command that is read
+        self.unseen = Unseen()  # of the word that is read
         self.documents: list[tuple[str, bool, bool]] = []  # here-documents whose text begins after this line
 
     # --- lists and pipelines
@@ -114,32 +134,38 @@ class _Parser:
         while self.reserved() == "!":
             self.at += 1
             self.skip_blanks()
-        self.command()
+        outer, self.fed_by = self.fed_by, ""
+        is_simple = self.command()
         while True:
             self.skip_blanks()
             if self.peek("||") or not self.take("|"):
+                self.fed_by = outer
                 return
             if self.peek("&"):
                 raise NotUnderstood("'|&' means different things to different shells")
             self.skip_lines()
-            self.command()
+            self.fed_by = gives_names(self.commands[-1]) if is_simple and self.commands else ""
+            is_simple = self.command()
 
     # --- commands
 
-    def command(self) -> None:
+    def command(self) -> bool:
+        """One command, and whether it is a simple one that is not redirected."""
         self.skip_blanks()
         if self.peek("("):
             self.plain = False
+            if self.peek("(("):
+                self.doubts.append("'((' is arithmetic to some shells")
             self.subshell()
         elif (word := self.reserved()) is not None:
             self.plain = False
             self.at += len(word)
             self.compound(word)
         else:
-            self.simple()
-            return
-        while self.redirection():
+            return self.simple()
+        while self.redirection() is not None:
             pass
+        return False
 
     def subshell(self) -> None:
         self.expect("(")
@@ -197,7 +223,7 @@ class _Parser:
                 self.assignments.append(Assignment(name.group(), self.word()))
                 self.skip_blanks()
         else:
-            self.assignments.append(Assignment(name.group(), Word("", Kind.UNKNOWN)))
+            self.assignments.append(Assignment(name.group(), Word("", Kind.UNKNOWN, ("@",))))
         self.take(";")
         self.skip_lines()
         self.expect_word("do")
@@ -226,12 +252,17 @@ class _Parser:
             self.skip_lines()
         self.expect_word("esac")
 
-    def simple(self) -> None:
+    def simple(self) -> bool:
         words: list[Word] = []
         began = self.at
+        reads, fed_by, is_alone = "", self.fed_by, True
         while True:
             self.skip_blanks()
-            if self.redirection():
+            before = self.at
+            if (file := self.redirection()) is not None:
+                if file != ">":
+                    reads, fed_by = file, ""
+                is_alone = is_alone and self.text[before : self.at] == "2>/dev/null"
                 continue
             if not words and (assignment := _ASSIGNMENT.match(self.text, self.at)):
                 self.plain = False
@@ -248,15 +279,16 @@ class _Parser:
             start = self.at
             words.append(self.word())
             if len(words) == 1 and self.function(self.text[start : self.at]):
-                return
+                return False
         if self.at == began:
             found = f"'{self.text[self.at]}'" if self.at < len(self.text) else "the end"
             raise NotUnderstood(f"{found} is not expected")
         if words and words[0].text in _DIALECT:
             raise NotUnderstood(f"'{words[0].text}' means different things to different shells")
         if words:
-            self.commands.append(Command(tuple(words)))
+            self.commands.append(Command(tuple(words), fed_by, reads))
             self.check_count()
+        return bool(words) and is_alone
 
     def function(self, name: str) -> bool:
         self.skip_blanks()
@@ -268,17 +300,19 @@ class _Parser:
         if not re.fullmatch(r"[\w.:+-]+", name):
             raise NotUnderstood("a function has an unusual name")
         self.plain = False
+        self.functions.append(name)
         self.skip_lines()
         self.deeper()
         self.command()
         self.depth -= 1
         return True
 
-    def redirection(self) -> bool:
+    def redirection(self) -> str | None:
+        """The file that is read, `>` if it is for writing, nothing for another; None if none stands here."""
         self.skip_blanks()
         found = _REDIRECTION.match(self.text, self.at)
         if found is None:
-            return False
+            return None
         self.plain = False
         self.at = found.end()
         operator = found.group(1)
@@ -294,7 +328,9 @@ class _Parser:
             if word.kind is not Kind.LITERAL or "\n" in word.text:
                 raise NotUnderstood("the end of a here-document is not written out")
             self.documents.append((word.text, raw == word.text, operator == "<<-"))
-        return True
+        if operator.startswith(">"):
+            return ">"
+        return word.text if found.group() in {"<", "0<"} and word.kind is Kind.LITERAL else ""
 
     # --- words
 
@@ -302,12 +338,16 @@ class _Parser:
         """One word; commands in its substitutions are noted on the way."""
         known: list[str] = []
         kind = Kind.LITERAL
+        outer, self.unseen = self.unseen, Unseen()
         start = self.at
         self.join_lines()
         while self.at < len(self.text) and (character := self.text[self.at]) not in _ENDS_WORD:
+            place = len(self.unseen.later)
             part, part_kind = self.part(character, at_start=self.at == start)
             if kind is Kind.LITERAL:
                 known.append(part)
+            else:
+                self.unseen.later.insert(place, part)
             if part_kind is Kind.UNKNOWN or kind is Kind.UNKNOWN:
                 kind = Kind.UNKNOWN
             elif part_kind is Kind.OPERAND:
@@ -320,7 +360,9 @@ class _Parser:
         text = "".join(known)
         if kind is Kind.OPERAND and (not text or text.startswith("-")):
             kind = Kind.UNKNOWN
-        return Word(text, kind)
+        word = Word(text, kind, self.unseen.all_sources(text), self.unseen.several, "".join(self.unseen.later))
+        self.unseen = outer
+        return word
 
     def part(self, character: str, *, at_start: bool) -> tuple[str, Kind]:
         if character == "\\":
@@ -342,15 +384,24 @@ class _Parser:
             return self.dollar(quoted=False)
         if character == "`":
             self.backticks()
-            return "", Kind.UNKNOWN
+            return self.made_of(ANYTHING, Kind.UNKNOWN, several=True)
         self.at += 1
-        if character == "{" and self.text[self.at : self.at + 1] != "}":
-            return "", Kind.UNKNOWN  # `{a,b}` is two words to some shells
+        if character == "{" and not _BARE_BRACES.match(self.text, self.at):
+            return self.made_of(ANYTHING, Kind.UNKNOWN, several=True)  # `{a,b}` is two words to some shells
         if character == "[" and at_start and self.text[self.at : self.at + 1] in _BLANK:
             return character, Kind.LITERAL  # the command of this name
-        if character in "*?[" or (character == "~" and at_start):
-            return (character if character == "~" else ""), Kind.OPERAND
+        if character == "~" and at_start:
+            return self.made_of(ANYTHING, Kind.UNKNOWN)  # `HOME=-rf; rm ~`
+        if character == "~" and self.text[self.at - 2 : self.at - 1] in {"=", ":"}:
+            return self.made_of(ANYTHING, Kind.OPERAND)
+        if character in "*?[":
+            return self.made_of(FILE_NAMES, Kind.OPERAND, several=True)
         return character, Kind.LITERAL
+
+    def made_of(self, source: str, kind: Kind, *, several: bool = False) -> tuple[str, Kind]:
+        """A part of a word that is not known here, and what is known about it."""
+        self.unseen.add(source, several=several)
+        return "", kind
 
     def double_quoted(self) -> tuple[str, Kind]:
         """Up to the closing quote, which may hold expansions."""
@@ -365,8 +416,7 @@ class _Parser:
                 self.at += 1
                 return "".join(known), kind
             part, part_kind = self.quoted_part(character)
-            if kind is Kind.LITERAL:
-                known.append(part)
+            (known if kind is Kind.LITERAL else self.unseen.later).append(part)
             if part_kind is not Kind.LITERAL and kind is not Kind.UNKNOWN:
                 kind = part_kind
 
@@ -381,7 +431,7 @@ class _Parser:
             return self.dollar(quoted=True)
         if character == "`":
             self.backticks()
-            return "", Kind.OPERAND
+            return self.made_of(ANYTHING, Kind.OPERAND)
         self.at += 1
         return character, Kind.LITERAL
 
@@ -390,25 +440,32 @@ class _Parser:
         self.at += 1
         self.join_lines()
         following = self.text[self.at : self.at + 1]
-        result = ("", Kind.OPERAND if quoted and following != "@" else Kind.UNKNOWN)
+        kind = Kind.OPERAND if quoted else Kind.UNKNOWN
         if self.peek("(("):
             self.arithmetic()
+            source = NUMBER
         elif following == "(":
+            source = substitution_at(self.text, self.at)
             self.subshell()
         elif following == "{":
-            if self.text[self.at + 1 : self.at + 2] == "@":
-                result = ("", Kind.UNKNOWN)
-            self.parameter()
+            inside = self.parameter()
+            source = source_of(inside)
+            if "@" in inside:
+                kind = Kind.UNKNOWN
+        elif following == "[":
+            raise NotUnderstood("'$[' is arithmetic to some shells")
         elif following and following in "'\"" and not quoted:
             raise NotUnderstood("a quote after '$' means different things to different shells")
         elif name := _NAME.match(self.text, self.at):
-            self.at = name.end()
+            source, self.at = name.group(), name.end()
         elif following and following in "0123456789@*#?-$!":
+            source = NUMBER if following in "#?-$!" else following.replace("*", "@")
+            kind = Kind.UNKNOWN if following == "@" else kind
             self.at += 1
         else:
             return "$", Kind.LITERAL
         self.plain = False
-        return result
+        return self.made_of(source, kind, several=kind is Kind.UNKNOWN)
 
     def arithmetic(self) -> None:
         self.expect("((")
@@ -423,11 +480,13 @@ class _Parser:
         # `$((a) | (b))` is two subshells to some shells: the inner parenthesis must be the last but one.
         if not self.take(")") or not _ARITHMETIC.fullmatch(inside) or "$(" in inside:
             raise NotUnderstood("'$((' may be arithmetic or a command")
+        self.numbers.extend(re.findall(r"[A-Za-z_]\w*|(?<=\$)[0-9@*]", inside))
 
-    def parameter(self) -> None:
+    def parameter(self) -> str:
+        """What stands between the braces; its own expansions are noted like those of a word."""
         self.expect("{")
         self.deeper()
-        start = self.at
+        start, several = self.at, self.unseen.several
         while True:
             self.join_lines()
             character = self.text[self.at : self.at + 1]
@@ -439,35 +498,31 @@ class _Parser:
                 # Inside double quotes some shells take it for a quote and some do not.
                 raise NotUnderstood("a quote inside '${' means different things to different shells")
             self.part(character, at_start=False)
-        if re.search(r"@[A-Za-z]$", self.text[start : self.at]) or self.text[start] == "!":
-            raise NotUnderstood("an expansion that not every shell knows")
-        if sets := re.match(r"(\w+):?=", self.text[start : self.at]):
-            self.assignments.append(Assignment(sets.group(1), Word("", Kind.UNKNOWN)))
+        inside = self.text[start : self.at]
+        if sets := re.match(r"(\w+):?=", inside):
+            self.assignments.append(Assignment(sets.group(1), Word("", Kind.UNKNOWN, (ANYTHING,))))
         self.at += 1
         self.depth -= 1
+        self.unseen.several = several
+        return inside
 
     def backticks(self) -> None:
-        end = self.at + 1
-        while self.text[end : end + 1] != "`":
-            if end >= len(self.text):
-                raise NotUnderstood("a backtick is not closed")
-            end += 2 if self.text[end] == "\\" else 1
-        inner = re.sub(r"\\([$`\\])", r"\1", self.text[self.at + 1 : end])
-        # Inside double quotes `\"` loses its backslash too, in some shells.
-        if '\\"' in inner:
-            raise NotUnderstood("quotes inside backticks")
-        # Before it looks at quotes inside, dash takes this out everywhere.
-        if "\\\n" in inner and "'" in inner:
-            raise NotUnderstood("a line is continued in quotes inside backticks")
+        inner, end = backticks_at(self.text, self.at)
         self.inside(inner)
-        self.at = end + 1
+        self.at = end
 
     def inside(self, text: str) -> None:
         self.plain = False
         parser = _Parser(text, self.depth + 1)
         parser.script()
+        self.absorb(parser)
+
+    def absorb(self, parser: _Parser) -> None:
         self.commands.extend(parser.commands)
         self.assignments.extend(parser.assignments)
+        self.numbers.extend(parser.numbers)
+        self.functions.extend(parser.functions)
+        self.doubts.extend(parser.doubts)
         self.check_count()
 
     # --- blanks, lines and here-documents
@@ -502,27 +557,9 @@ class _Parser:
     def read_documents(self) -> None:
         documents, self.documents = self.documents, []
         for end, expands, strips in documents:
-            body: list[str] = []
-            continued = ""  # what a backslash at the end of a line joins with the next one
-            while True:
-                if self.at >= len(self.text):
-                    raise NotUnderstood("a here-document has no end")
-                line_end = self.text.find("\n", self.at)
-                line_end = len(self.text) if line_end < 0 else line_end
-                line = self.text[self.at : line_end]
-                self.at = min(line_end + 1, len(self.text))
-                found = (line.lstrip("\t") if strips else line) == end
-                if continued and (found or continued + line == end):
-                    raise NotUnderstood("the end of a here-document is joined with the line before it")
-                if found:
-                    break
-                body.append(line)
-                is_joined = expands and (len(line) - len(line.rstrip("\\"))) % 2
-                continued = continued + line[:-1] if is_joined else ""
-                if is_joined and not continued:
-                    raise NotUnderstood("a line of a here-document is a backslash alone")
+            body, self.at = document_at(self.text, self.at, end, expands=expands, strips=strips)
             if expands:
-                self.document("\n".join(body))
+                self.document(body)
 
     def document(self, body: str) -> None:
         # Before it looks at quotes and comments inside, bash takes this out everywhere, and dash does not.
@@ -533,9 +570,7 @@ class _Parser:
         while parser.at < len(parser.text):
             parser.quoted_part(parser.text[parser.at])
             parser.join_lines()
-        self.commands.extend(parser.commands)
-        self.assignments.extend(parser.assignments)
-        self.check_count()
+        self.absorb(parser)
 
     # --- small steps
 

@@ -6,6 +6,7 @@ Invariant: a word says no more than is certain of it before a shell expands it.
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 from msgspec import Struct
 
@@ -23,16 +24,35 @@ class Kind(enum.Enum):
 
 
 class Word(Struct, frozen=True):
-    """One word after its quotes are taken off. ``text`` is all of a literal, and the known beginning of an operand."""
+    """One word after its quotes are taken off. ``text`` is all of a literal, and the known beginning of an operand.
+
+    ``sources`` say what the rest is made of: the name of a variable (`1` and `@` too), ``NUMBER``, ``FILE_NAMES``, the
+    beginning of a substitution (`$(find`), or ``ANYTHING``. ``several``: it may become more than one word. ``rest`` is
+    what is written out after the first of them.
+    """
 
     text: str
     kind: Kind = Kind.LITERAL
+    sources: tuple[str, ...] = ()
+    several: bool = False
+    rest: str = ""
+
+
+NUMBER: Final = "#"
+FILE_NAMES: Final = "*"
+ANYTHING: Final = ""
 
 
 class Command(Struct, frozen=True):
-    """One simple command as it is written."""
+    """One simple command as it is written.
+
+    ``fed_by``: the command before it in the pipeline, if that only gives names of files. ``reads``: the file that its
+    own ``<`` names.
+    """
 
     words: tuple[Word, ...]
+    fed_by: str = ""
+    reads: str = ""
 
 
 class Assignment(Struct, frozen=True):
@@ -43,8 +63,15 @@ class Assignment(Struct, frozen=True):
 
 
 class Script(Struct, frozen=True):
-    """The simple commands of a text. ``plain``: in lists and pipelines, with nothing expanded but file names."""
+    """The simple commands of a text. ``plain``: in lists and pipelines, with nothing expanded but file names.
+
+    ``numbers`` are variables that are used in arithmetic, which bash evaluates once more; ``functions`` the names that
+    the text gives a meaning of its own; ``doubts`` what another shell may read in another way.
+    """
 
     commands: tuple[Command, ...]
     plain: bool
     assignments: tuple[Assignment, ...] = ()
+    numbers: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()

@@ -124,7 +124,9 @@ WRAPPINGS = [
     "x={} x", "case x in x) {};; esac", "for x in a; do {}; done", "cat <<E\n{}\nE\n", "cat <<E\n$({})\nE",
     "cat <<'E'\n{}\nE", "eval '{}'", 'eval "{}"', "sh -c '{}'", "{} | x", "x; {}", "x || {}", "{} &", "> o {}",
     "echo ${{x:-{}}}", "echo $(({}))", "# {}\n", "x \\\n{}", '"{}"', "'{}'", "echo {} #", "$(({}))", "env {}",
-    "exec {}", "! {}", "x=1 {}",
+    "exec {}", "! {}", "x=1 {}", "alias echo='{}'\necho a", "alias cat='{}'\ncat <<'E'\nsudo\nE", "echo `# {}\n`",
+    "echo `cat <<'E'\n{}\nE\n`", "cat <<E\n`{}`\nE", 'cat <<"EF"\nE\\\nF\n{}\nEF', "echo $[ {} ]", "(( {} ))",
+    "echo ${{x-{}}}",
 ]  # fmt: skip
 
 
@@ -186,8 +188,8 @@ ASKED, ORDINARY = lines("asked_lines.txt"), lines("ordinary_lines.txt")
 
 
 def test_both_corpora_are_as_large_as_promised() -> None:
-    assert len(set(ASKED)) >= 150
-    assert len(set(ORDINARY)) >= 150
+    assert len(set(ASKED)) >= 445
+    assert len(set(ORDINARY)) >= 335
 
 
 def test_a_line_that_may_remove_a_tree_is_asked() -> None:
@@ -207,6 +209,21 @@ def test_a_variable_that_programs_run_is_asked_where_what_is_unclear_is(key: str
     assert judge_command(PRESETS["permissive"], "git status", {key: "x"}).decision is Decision.ALLOW
 
 
+@pytest.mark.parametrize(
+    ("line", "key", "value"),
+    [
+        ("rm ~ data", "HOME", "-rf"),
+        ('make "$TARGET"', "TARGET", "--eval=all:;/bin/r?m -rf data"),
+        ("make x.o", "CFLAGS", "${shell rm -rf data}"),
+        ("echo $((n))", "n", "a[b]"),
+    ],
+)
+def test_a_variable_of_an_operation_counts_for_what_it_becomes_in_the_line(line: str, key: str, value: str) -> None:
+    assert judge_command(PRESETS["standard"], line, {key: value}).decision is Decision.ASK
+    if key != "HOME":
+        assert judge_command(PRESETS["standard"], line, {key: "1"}).decision is Decision.ALLOW
+
+
 RUNNERS = [
     "{}", "A=1 {}", "! {}", "2>/dev/null {}", "({})", "{{ {}; }}", "ls; {}", "false || {}", "ls && {}", "ls | {}",
     "if true; then {}; fi", "for x in a; do {}; done", "case x in x) {};; esac", "f() {{ {}; }}; f", "echo $({})",
@@ -222,30 +239,70 @@ RUNNERS = [
     "GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=alias.x GIT_CONFIG_VALUE_0='!{}' git x", "script -qc '{}' /dev/null",
     "make -f /dev/null --eval='x:;{}' x", "echo 'x:;{}' | make -f - x", "prlimit --nofile=99 {}",
     "bash -O extglob -c '{}'", "split --filter='{}' list",
+    # Words that become options, or several words.
+    "HOME=-c; sh ~ '{}'", "OLDPWD=-c; sh ~- '{}'", "set -- -c '{}'; sh \"${{x-$@}}\"", "sh +c '{}'", "bash +c '{}'",
+    "find . -maxdepth 0 -exec sh -c '{}' + \\;", "echo '{}' | xargs -rI@ sh -c @", "env a.b=1 {}",
+    # Aliases and backticks.
+    "alias cat='#'\ncat <<'E'\n{}\nE", "alias echo='#'\necho '\n{}\necho '", "alias cat='true \\'\ncat<<'E'\n{}\nE",
+    "alias ls='echo $(cat <<E\n{}\nE\n)'\nls a", "alias echo='{}'\necho a", 'echo `cat <<"EF"\nE\\\nF\n{}\nEF\n`',
+    "echo `# \\\ncat <<E\n{}\nE\n`", "echo `cat <<E\n$({})\nE\n`", 'echo "`{}`"',
+    # Input by a path that is not written out, and words that nobody can see.
+    "echo '{}' | . -- /dev/stdin", "echo '{}' | sh /de?/stdin", "make -f /d*v/stdin x <<'E'\nx:\n\t{}\nE",
+    "set -- '--eval=x:;{}'; make \"$1\"", "echo() {{ make \"$1\"; }}; echo '--eval=x:;{}'",
+    "printf '%s' '--eval=x:;{}' | xargs -0 make", "set -- '-e1e{}'; sed p \"$@\" file", ": '--eval=x:;{}'; make \"$_\"",
+    "read x <<'E'\nA {}\nE\nenv -u $x ls", "find() {{ echo '\"-e1e{}\"'; }}; find | xargs sed p file",
+    # Programs of others.
+    "awk 'BEGIN{{x = /\"/ ; system(\"{}\") ; y = /\"/ }}'", "awk 'BEGIN{{x=/#/;system(\"{}\")}}'",
+    "sed 'r x\\\ne {}' file",
+    "python3 -v -c 'import os; os.system(\"{}\")'", "env 'BASH_FUNC_echo%%=() {{ {}; }}' bash -c 'echo hi'",
+    "touch x.c; make 'CFLAGS=$(shell {})' x.o", "sqlite3 x.db <<'E'\n.shell {}\nE", "sqlite3 x.db '.sh {}'",
+    "git init -q; git config core.fsmonitor '{};false' get; git status",
+    "git init -q; GIT_ALLOW_PROTOCOL=ext git -c remote.o.url='ext::{}' fetch o",
+    # What bash knows and dash does not.
+    "echo $[ 1 #$({}) ]", "(( 'x $({})' ))", "(( 1 #$({})\n))", "read y <<'E'\na[$({})]\nE\necho $((y))",
+    "read y <<'E'\na[$({})]\nE\ntest -v \"$y\"", "mapfile -C '{} #' -c 1 x < list", "compgen -C '{}'",
+    "compgen -W '$({})'",
+    "printf -v PS4 '\\x24({})'; set -x; ls", "v=PS4; read \"$v\" <<'E'\n$({})\nE\nset -x; ls", "jobs -x {}",
 ]  # fmt: skip
 PROGRAMS = (
     "sh", "bash", "cat", "ls", "env", "timeout", "nice", "nohup", "setsid", "stdbuf", "ionice", "taskset", "chrt",
     "choom", "xargs", "find", "awk", "sed", "perl", "tar", "git", "make", "script", "prlimit",
-    "split",
+    "split", "python3", "sqlite3", "touch",
 )  # fmt: skip
+REMOVALS = [
+    "rm -rf data", "rm -r data", "rm data -fr", "r''m -rf data", "HOME=-rf; rm ~ data", "OLDPWD=-rf; rm ~- data",
+    'set -- a -rf data; rm "z${x-$@}"', "find data ! -name -- -delete", "tar cf /dev/null data --remove-files",
+    "find . -maxdepth 0 -exec rm + -rf data \\;",
+]  # fmt: skip
+# What is put anywhere: it continues a line, or begins or ends what is read in another way.
+MARKS = ["\\\n", "\\\n", "\\\n", "\n", "'", '"', "\\", "#", " #", "`", "~", "$x"]
 
 
 @st.composite
 def wrapped(draw: st.DrawFn) -> str:
-    """`rm -rf data` in one to three wrappers, with lines continued wherever chance says."""
-    line = draw(st.sampled_from(["rm -rf data", "rm -r data", "rm data -fr", "r''m -rf data"]))
+    """A removal in one to three wrappers, with marks put in wherever chance says."""
+    line = draw(st.sampled_from(REMOVALS))
     for wrapper in draw(st.lists(st.sampled_from(RUNNERS), min_size=1, max_size=3)):
         # Quoted as it should be, or just put between the quotes.
         is_quoted = draw(st.booleans())
         line = wrapper.replace("'{}'", "{}").format(shlex.quote(line)) if is_quoted else wrapper.format(line)
     for place in draw(st.lists(st.integers(0, len(line)), max_size=3)):
-        line = line[:place] + "\\\n" + line[place:]
+        line = line[:place] + draw(st.sampled_from(MARKS)) + line[place:]
     return line
 
 
-def is_carried_out(command: str, folder: Path) -> bool:
+# It leaves a mark where the real one would remove a tree.
+RM = """#!/bin/sh
+for word; do
+    case $word in --) break;; --r*|-[!-]*[rR]*|-[rR]*) recursive=1;; data) named=1;; esac
+done
+test "$recursive$named" != 11 || : > {}/mark
+"""
+
+
+def is_carried_out(command: str, folder: Path, limit_s: int = 1) -> bool:
     """Whether dash or bash, given this line, comes to call `rm`, which is one that only leaves a mark."""
-    (folder / "rm").write_text(f'#!/bin/sh\ncase " $* " in *" -"*r*" data "*|*" data -"*r*) : > {folder}/mark; esac\n')
+    (folder / "rm").write_text(RM.format(folder))
     (folder / "rm").chmod(0o755)
     for program in PROGRAMS:
         if Path("/usr/bin", program).exists():
@@ -254,7 +311,7 @@ def is_carried_out(command: str, folder: Path) -> bool:
     (folder / "file").write_text("a")
     (folder / "data").mkdir()
     for shell in (["/bin/dash"], ["/bin/bash", "--posix"]):
-        line = ["/usr/bin/timeout", "-s", "KILL", "1", *shell, "-c", command]
+        line = ["/usr/bin/timeout", "-s", "KILL", str(limit_s), *shell, "-c", command]
         environment = {"PATH": str(folder), "HOME": str(folder)}
         # No pipe: whatever stays behind for a moment would keep it open.
         none = subprocess.DEVNULL
@@ -289,9 +346,12 @@ def test_a_wrapper_is_asked_and_most_of_them_do_carry_out_a_removal(wrapper: str
         "split",
         "ssh-agent",
         "flock",
+        "sqlite3",  # not on every machine
+        "alias ls='echo $(cat",  # bash only from 5.2 on
+        "alias echo='#'",
     )
     if not wrapper.startswith(may_not_work):
-        assert is_carried_out(command, tmp_path)
+        assert is_carried_out(command, tmp_path, limit_s=30)
 
 
 # --- what an operation can not change (P-F10) and other rules ---------------------------------------------------------
