@@ -25,7 +25,7 @@ SEEN_IN = {
     "a_call_is_sent_before_it_is_on_record": 4,
     "a_commit_is_not_synced": 2,
     "a_directive_is_used_twice": 14,
-    "a_job_that_ended_is_not_known_again": 5,
+    "a_job_that_ended_is_not_known_again": 6,
     "a_key_is_forgotten_at_a_restart": 85,
     "a_lost_agent_is_not_noticed": 1,
     "a_page_does_not_notice_a_gap": 5,
