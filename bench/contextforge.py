@@ -21,12 +21,12 @@ from typing import Any, Final
 
 import uvloop
 
-from bench.children import ROOT, Child, Children, Failed, cpu_s, free_port
+from bench.children import ROOT, Child, Children, Failed, free_port
 from bench.exchange import Exchange
 from bench.loads import Done
-from bench.mounts import IN_FLIGHT, McpCaller, wait_tool
+from bench.mounts import McpCaller, Measured, in_turns, wait_tool
 from bench.plan import Stage
-from bench.results import Middle, Mounts
+from bench.results import Mounts
 
 PLACE: Final = ROOT / ".venv" / "contextforge"
 PINNED: Final = ROOT / "bench" / "peers" / "contextforge.txt"
@@ -83,23 +83,13 @@ async def _measured(stage: Stage, children: Children) -> Mounts:
     await wait_tool(exchange)
     ours = McpCaller(exchange.address, {"authorization": f"Bearer {token}"}, "mcp_bench__echo")
     other = _Gateway(children, port)
-    callers = {"mcp": (ours, exchange.pid), "contextforge": (other.caller, other.child.pid)}
-    cells: dict[tuple[str, int], tuple[list[float], list[float]]] = {}
-    for caller, _ in callers.values():
-        await caller.begin()
-    for in_flight in IN_FLIGHT:
-        for name, (caller, _) in callers.items():
-            await caller.called(WARM, in_flight)
-            cells[name, in_flight] = [], []
-        for _ in range(stage.plan.rounds):
-            for name, (caller, pid) in callers.items():
-                count = stage.plan.mounted if name == "mcp" else stage.plan.forged
-                rates, cpu = cells[name, in_flight]
-                begun = cpu_s(pid)
-                rates.append(await caller.called(count, in_flight))
-                cpu.append((cpu_s(pid) - begun) * 1e6 / count)
-                exchange.wait_quiet()
-    return Mounts(tuple(Middle(name, in_flight, tuple(r), tuple(c)) for (name, in_flight), (r, c) in cells.items()))
+    await ours.begin()
+    await other.caller.begin()
+    callers = {
+        "mcp": Measured(ours, exchange.pid, stage.plan.mounted),
+        "contextforge": Measured(other.caller, other.child.pid, stage.plan.forged),
+    }
+    return await in_turns(callers, exchange, stage.plan.rounds, WARM)
 
 
 class _Gateway:

@@ -13,10 +13,11 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, cast
 
 import uvloop
+from msgspec import Struct
 
 from bench.children import Children, Failed, cpu_s, free_port, wait_port
 from bench.exchange import Exchange
@@ -215,10 +216,8 @@ async def _measured(stage: Stage, children: Children) -> Mounts:
     exchange, ours, plain = _exchange(children)
     await wait_tool(exchange)
     await ours.begin()
-    callers: dict[str, tuple[McpCaller | HttpCaller, int]] = {
-        "mcp": (ours, exchange.pid),
-        "http": (plain, exchange.pid),
-    }
+    count = stage.plan.mounted
+    callers = {"mcp": Measured(ours, exchange.pid, count), "http": Measured(plain, exchange.pid, count)}
     if importlib.util.find_spec("fastmcp") is None:
         stage.say("FastMCP is left out: fastmcp is not installed")
     else:
@@ -228,18 +227,31 @@ async def _measured(stage: Stage, children: Children) -> Mounts:
         wait_port(port)
         other = McpCaller(f"127.0.0.1:{port}", {}, "echo")
         await other.begin()
-        callers["fastmcp"] = other, proxy.pid
+        callers["fastmcp"] = Measured(other, proxy.pid, count)
+    return await in_turns(callers, exchange, stage.plan.rounds, WARM)
+
+
+class Measured(Struct, frozen=True):
+    """Somebody's calls: who makes them, whose CPU is counted, and how many there are in a round."""
+
+    caller: McpCaller | HttpCaller
+    pid: int
+    count: int
+
+
+async def in_turns(callers: Mapping[str, Measured], exchange: Exchange, rounds: int, warm: int) -> Mounts:
+    """Each in each round, one after the other."""
     cells: dict[tuple[str, int], tuple[list[float], list[float]]] = {}
     for in_flight in IN_FLIGHT:
-        for name, (caller, _) in callers.items():
-            await caller.called(WARM, in_flight)
+        for name, one in callers.items():
+            await one.caller.called(warm, in_flight)
             cells[name, in_flight] = [], []
-        for _ in range(stage.plan.rounds):
-            for name, (caller, pid) in callers.items():
+        for _ in range(rounds):
+            for name, one in callers.items():
                 rates, cpu = cells[name, in_flight]
-                begun = cpu_s(pid)
-                rates.append(await caller.called(stage.plan.mounted, in_flight))
-                cpu.append((cpu_s(pid) - begun) * 1e6 / stage.plan.mounted)
+                begun = cpu_s(one.pid)
+                rates.append(await one.caller.called(one.count, in_flight))
+                cpu.append((cpu_s(one.pid) - begun) * 1e6 / one.count)
                 exchange.wait_quiet()
     middles = [Middle(name, in_flight, tuple(r), tuple(c)) for (name, in_flight), (r, c) in cells.items()]
     return Mounts(tuple(middles))
