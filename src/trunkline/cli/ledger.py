@@ -96,7 +96,7 @@ def verify(settings: CommandSettings, file: Path | None, head: str | None, ancho
         since = report.last - report.signed
         say(
             f"signed up to {report.signed:,}"
-            + (f"; the {_count(since, 'entries', 'entry')} since are not" if since else "")
+            + (f"; the {_count(since, 'entries', 'entry')} since {'is' if since == 1 else 'are'} not" if since else "")
         )
     else:
         say("not signed: no head of it was signed here")

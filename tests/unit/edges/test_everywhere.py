@@ -93,29 +93,27 @@ def named_in(file: str) -> set[str]:
     return {name for name in NAMES if any(re.search(rf"(?i)\b{word}", text) for word in words[name])}
 
 
-def without_words_of_tools() -> set[str]:
-    """Edges that never look at a tool, and those whose showing of it is tried while its definition is not approved."""
-    looks = re.compile(r"views\.tools?(_named)?\(")
+def tried_where(looks: str, file: str, tried: str) -> set[str]:
+    """Edges whose folder has no such look at the views, and those that a test of this file tries."""
+    text = (ROOT / "tests" / "unit" / "edges" / file).read_text()
     folders = {edge.name: ROOT / "src" / "trunkline" / "edges" / folder_of(edge) for edge in EDGES}
-    tried = (ROOT / "tests" / "unit" / "edges" / "test_unapproved_definitions.py").read_text()
     return {
         name
         for name, folder in folders.items()
-        if re.search(rf"_{name}_reads_it|edges[./]{name}\b", tried)
-        or not any(looks.search(file.read_text()) for file in folder.glob("*.py"))
+        if re.search(tried.format(name=name), text)
+        or not any(re.search(looks, source.read_text()) for source in folder.glob("*.py"))
     }
+
+
+def without_words_of_tools() -> set[str]:
+    """Edges that never look at a tool, and those whose showing of it is tried while its definition is not approved."""
+    tried = r"_{name}_reads_it|edges[./]{name}\b"
+    return tried_where(r"views\.tools?(_named)?\(", "test_unapproved_definitions.py", tried)
 
 
 def without_calls_of_others() -> set[str]:
     """Edges that never look a call up by its id, and those where it is tried to name somebody else's."""
-    looks = re.compile(r"views\.call\b")
-    folders = {edge.name: ROOT / "src" / "trunkline" / "edges" / folder_of(edge) for edge in EDGES}
-    tried = (ROOT / "tests" / "unit" / "edges" / "test_calls_of_others.py").read_text()
-    return {
-        name
-        for name, folder in folders.items()
-        if f"def test_over_{name}_" in tried or not any(looks.search(file.read_text()) for file in folder.glob("*.py"))
-    }
+    return tried_where(r"views\.call\b", "test_calls_of_others.py", "def test_over_{name}_")
 
 
 def simulated_on_page() -> set[str]:
