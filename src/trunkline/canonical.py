@@ -30,7 +30,7 @@ from msgspec import Raw
 
 from trunkline import strictjson
 
-__all__ = ["canonical", "exact", "openagents", "openagents_hash"]
+__all__ = ["canonical", "exact", "openagents", "openagents_hash", "without_floats"]
 
 # A character outside the BMP, in UTF-8. Only there does orjson's order (code points) differ from UTF-16's.
 _ASTRAL: Final = re.compile(rb"[\xf0-\xf4]")
@@ -71,18 +71,25 @@ def canonical(raw: bytes | Raw, without: str | None = None) -> bytes:
     return _form(bytes(raw), without, None)
 
 
-def _form(data: bytes, without: str | None, read_float: Callable[[str], object] | None) -> bytes:
+def without_floats(data: bytes, without: str | None = None) -> bytes | None:
+    """The canonical form, if no number in it has a fraction or an exponent; None says nothing of the others."""
     try:
         # orjson's own form is RFC 8785's but for floats and the order of keys outside the BMP: 45 times faster.
         value = _decode(data)
         if without is not None:
             value.pop(without, None)
         quick = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-        if quick.isascii() or _ASTRAL.search(quick) is None:
-            return quick
     except (_FloatFound, msgspec.DecodeError, orjson.JSONEncodeError, UnicodeDecodeError, RecursionError):
-        # One that is found here, or what only Python's own reader takes or refuses in the right words.
-        orjson.loads(data)
+        return None
+    return quick if quick.isascii() or _ASTRAL.search(quick) is None else None
+
+
+def _form(data: bytes, without: str | None, read_float: Callable[[str], object] | None) -> bytes:
+    quick = without_floats(data, without)
+    if quick is not None:
+        return quick
+    # What only Python's own reader takes is refused in the right words.
+    orjson.loads(data)
     value = json.loads(data, parse_float=read_float)
     if without is not None:
         value.pop(without, None)
@@ -110,11 +117,11 @@ def _written(value: object) -> bytes:
     return rfc8785.dumps(cast("str | float | bool | None", value))
 
 
-def exact(raw: bytes | Raw) -> bytes:
+def exact(raw: bytes | Raw, without: str | None = None) -> bytes:
     """The canonical form, in which no two numbers that differ as they are written are one: for MACs of inputs, where
     an equal form is an equal call. A number is as in ``canonical`` where that says its value, else its own digits.
     """
-    return _form(bytes(raw), None, _exact)
+    return _form(bytes(raw), without, _exact)
 
 
 class _Digits(bytes):

@@ -14,7 +14,7 @@ import pytest
 from tests.fuzz.asgi import Request, Socket
 from tests.ossa_messages import signed
 from tests.unit.edges.ossa.kit import Agent, Kit, Line
-from trunkline.edges.ossa import messages, sealing, signing
+from trunkline.edges.ossa import messages, reading, sealing, signing
 from trunkline.edges.ossa.openings import MAX_IDS
 from trunkline.edges.ossa.providing import MAX_REQUESTS
 from trunkline.edges.ossa.serve import KNOWN_WITHIN_S, NOTHING_NEW
@@ -318,7 +318,7 @@ def test_what_came_encrypted_goes_on_encrypted_for_its_recipient_only(
     kit.post(alice.signed(alice.sealed(alice.message("request", "bob", "echo", {"secret": 1}))))
     [request] = bob.of("request")
     assert "secret" not in json.dumps(request)
-    read = messages.read(json.dumps(request).encode())
+    read = reading.read(json.dumps(request).encode())
     assert json.loads(bytes(sealing.open_sealed(read, bob.agent.opens))) == {"secret": 1}
     with pytest.raises(messages.Refused):
         sealing.open_sealed(read, eve.opens)
@@ -398,9 +398,9 @@ def test_who_says_more_than_is_remembered_opens_sockets_with_what_is_new_and_not
     now = kit.exchange.now()
     for n in range(MAX_IDS + 10):
         later = Now(now.mono + n / 1000, now.wall + n / 1000)
-        said = messages.read(alice.signed(alice.message("heartbeat", timestamp=stamp(later.ms))))
+        said = reading.read(alice.signed(alice.message("heartbeat", timestamp=stamp(later.ms))))
         assert openings.is_new(said, later)
-    assert not openings.is_new(messages.read(captured), later)
+    assert not openings.is_new(reading.read(captured), later)
 
 
 @pytest.mark.parametrize("name", ["bob/evil", "../bob/evil", "bob.evil/x", "evil\n", "", "é", "a" * 65])

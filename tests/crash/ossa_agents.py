@@ -24,7 +24,7 @@ from msgspec import Raw
 from tests import ossa_messages
 from tests.ossa_messages import signed
 from tests.running import Running
-from trunkline.edges.ossa import messages, sealing, signing
+from trunkline.edges.ossa import reading, sealing, signing
 
 CONFIG = """
 [ossa]
@@ -108,7 +108,7 @@ class Speaker:
         payload = message["body"]["payload"]
         if not isinstance(payload, dict) or sealing.MEMBER not in payload:
             return payload
-        return json.loads(bytes(sealing.open_sealed(messages.read(json.dumps(message).encode()), self._opens)))
+        return json.loads(bytes(sealing.open_sealed(reading.read(json.dumps(message).encode()), self._opens)))
 
     async def say(self, data: bytes) -> None:
         """Send this if there is a connection; what is lost is said again by whoever needs it."""

@@ -14,7 +14,7 @@ from tests.docs.pages import files
 from tests.ossa import World
 from tests.running import ROOT, running
 from trunkline.edges import tls
-from trunkline.edges.ossa import messages, signing
+from trunkline.edges.ossa import reading, signing
 
 PAGE = (ROOT / "docs/protocols/ossa.md").read_text()
 (EXAMPLE,) = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
@@ -34,7 +34,7 @@ def test_the_worked_example_of_a_signature_computes() -> None:
     data = json.dumps(EXAMPLE).encode()
     assert signing.signed_form(data).decode() == CANONICAL
     assert f"whose `kid` is `{key.kid}`" in PAGE
-    message = messages.read(data)
+    message = reading.read(data)
     assert json.loads(signing.sign(message, key))["signature"] == SIGNATURE
     signing.check(data, signing.read_claim(SIGNATURE), key.public)
 

@@ -20,7 +20,7 @@ from tests.fuzz.mutations import VALUES, Mutator
 from tests.ossa_messages import signed
 from tests.unit.edges.ossa.kit import OBJECT, Agent, Kit, finished
 from trunkline.edges import bearer, client
-from trunkline.edges.ossa import messages, sealing, signing
+from trunkline.edges.ossa import messages, reading, sealing, signing
 from trunkline.edges.ossa.messages import CODES, TYPES, Refused
 from trunkline.effects import Deliver
 from trunkline.entries import CallAccepted, CallSettled
@@ -265,7 +265,7 @@ class World:
         """Every message of ours is OSSA's by OSSA's own rules, and signed."""
         data = json.dumps(message).encode()
         try:
-            read = messages.read(data)
+            read = reading.read(data)
             signing.check(data, signing.read_claim(str(read.signature)), self.kit.peers.own.signs.public)
         except Refused as refused:
             # Kept, not raised: whoever hears this may be a task of the edge.

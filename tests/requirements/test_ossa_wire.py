@@ -16,7 +16,7 @@ import pytest
 from tests.ossa import EXCHANGE, JSON, Keyed, World
 from tests.requirement import requirement
 from tests.unit.edges.ossa import examples
-from trunkline.edges.ossa import messages
+from trunkline.edges.ossa import messages, reading
 from trunkline.edges.ossa.translate import CODE_OF
 from trunkline.entries import CallAccepted, CallRefused
 
@@ -352,10 +352,10 @@ def test_the_schema_requires_six_fields_of_a_header(world: World, alice: Keyed, 
     ],
 )
 def test_formats_are_checked_by_the_schema(field: str, value: str, told: str) -> None:
-    read = messages.read(json.dumps(examples.REQUEST).encode())
+    read = reading.read(json.dumps(examples.REQUEST).encode())
     assert read.message_id == examples.REQUEST["header"]["messageId"]
     with pytest.raises(messages.Refused) as error:
-        messages.read(json.dumps(changed(examples.REQUEST, f"header.{field}", value)).encode(), any_uuid=True)
+        reading.read(json.dumps(changed(examples.REQUEST, f"header.{field}", value)).encode(), any_uuid=True)
     assert error.value.text == f"header.{field}: {told}"
 
 
@@ -377,7 +377,7 @@ def test_fields_that_nobody_knows_are_allowed_and_reach_the_recipient(world: Wor
 @requirement("OSSA-099", "OSSA-100")
 @pytest.mark.parametrize("example", [examples.REQUEST, examples.ERROR], ids=["9.1", "9.2"])
 def test_the_examples_are_read_and_written_as_they_were(example: JSON) -> None:
-    read = messages.read(json.dumps(example).encode())
+    read = reading.read(json.dumps(example).encode())
     assert json.loads(messages.encode(read)) == example
     assert (read.priority, read.action) == (5, "validate_compliance") if read.error is None else read.error.code == 404
 
@@ -440,7 +440,7 @@ def test_what_the_exchange_says_passes_the_schema_and_the_interfaces(world: Worl
     schema = jsonschema_rs.Draft7Validator(messages.SCHEMA, validate_formats=True)
     for message in said:
         assert schema.is_valid(message)
-        messages.read(json.dumps(message).encode())
+        reading.read(json.dumps(message).encode())
         assert uuid.UUID(message["header"]["messageId"]).version == 4
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", message["header"]["timestamp"])
     assert len({message["header"]["messageId"] for message in said}) == len(said)

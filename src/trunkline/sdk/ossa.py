@@ -32,7 +32,7 @@ from typing import Any, Final, TypeVar, Unpack
 import msgspec
 from msgspec import Raw, Struct
 
-from trunkline.edges.ossa import messages
+from trunkline.edges.ossa import messages, reading
 from trunkline.edges.ossa.messages import (
     BAD_REQUEST,
     COMMAND,
@@ -265,7 +265,7 @@ class OssaAgent:
         when it was sent.
         """
         try:
-            messages.topic_of(topic)
+            reading.topic_of(topic)
         except Refused as refused:
             raise OssaError(BAD_REQUEST, refused.text) from None
         asked = self._asked(EVENT, (EXCHANGE,), action, payload, options, topic=topic)

@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Raw
 
 from trunkline.edges import client
-from trunkline.edges.ossa import messages, sealing, signing
+from trunkline.edges.ossa import messages, reading, sealing, signing
 from trunkline.edges.ossa.messages import HEARTBEAT, MAX_MESSAGE_BYTES, Identity, Message, Refused
 from trunkline.error_words import in_words
 from trunkline.errors import ExchangeUnreachable, NotAdmitted
@@ -223,7 +223,7 @@ class OssaConnection:
 
     async def _judged(self, data: bytes) -> Message:
         """A message of the exchange for us; ``Refused`` if it is anything else."""
-        message = messages.read(data, any_uuid=True)
+        message = reading.read(data, any_uuid=True)
         assert self._keys is not None
         try:
             self._keys.check(message, data)

@@ -26,8 +26,9 @@ from trunkline import hints, key_files
 from trunkline.addresses import is_loopback
 from trunkline.edges import tls
 from trunkline.edges.ossa import signing
-from trunkline.edges.ossa.messages import AGENT_TYPE, Identity, Message, Refused
 from trunkline.edges.ossa.messages import UNAUTHORIZED as NOT_PROVEN
+from trunkline.edges.ossa.messages import Identity, Message, Refused
+from trunkline.edges.ossa.reading import AGENT_TYPE
 from trunkline.errors import ConfigError, ExchangeUnreachable
 from trunkline.model import AGENT_ID
 

@@ -27,7 +27,7 @@ from trunkline import events
 from trunkline.config import Ossa
 from trunkline.edges.edge import KeyTerms, RunningEdge, Surroundings
 from trunkline.edges.exchange import BaseSink
-from trunkline.edges.ossa import messages, signing
+from trunkline.edges.ossa import messages, reading, signing
 from trunkline.edges.ossa.attachment import Way
 from trunkline.edges.ossa.identity import Known
 from trunkline.edges.ossa.keys import AgentKeys, keys_of, pair_of
@@ -94,7 +94,7 @@ class Wire:
 
     def _arrive(self, data: bytes, call_id: str) -> None:
         if self._user.wire is self:
-            self._user.receive(messages.read(data), call_id)
+            self._user.receive(reading.read(data), call_id)
 
 
 class User(ABC):

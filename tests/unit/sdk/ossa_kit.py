@@ -19,7 +19,7 @@ from msgspec import Raw
 from tests.ossa_messages import new_identity
 from trunkline.config import Config, Ossa
 from trunkline.edges.edge import KeyTerms
-from trunkline.edges.ossa import messages, sealing, signing
+from trunkline.edges.ossa import messages, reading, sealing, signing
 from trunkline.edges.ossa.edge import OSSA
 from trunkline.edges.ossa.keys import keys_of, new_pair
 from trunkline.edges.ossa.messages import ErrorInfo, Identity, Message
@@ -145,7 +145,7 @@ class ScriptedExchange:
         return agent
 
     def receive(self, text: str) -> None:
-        message = messages.read(text.encode())
+        message = reading.read(text.encode())
         assert message.signature is not None
         if sealing.is_sealed(message.payload):
             message = msgspec.structs.replace(message, payload=sealing.open_sealed(message, self.own.opens))

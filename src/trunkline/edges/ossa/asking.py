@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from trunkline.edges.ossa import messages, translate
+from trunkline.edges.ossa import messages, reading, translate
 from trunkline.edges.ossa.asked import Command, OssaAsking, offered_tools, outline_of, published_input, recipient_of
 from trunkline.edges.ossa.messages import (
     ACK,
@@ -462,7 +462,7 @@ class Asker:
 
     def take_up(self, ref: str, command: Command, now: Now) -> None:
         """After a restart: a command whose result is owed."""
-        message = messages.read_own(bytes(command.message))
+        message = reading.read_own(bytes(command.message))
         asking = self._asking(message, recipient_of(message, ref), command.is_sealed, now)
         asking.call_id = command.call_id
         self._resumed[ref] = asking

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from trunkline.config import Ossa
 from trunkline.edges.exchange import Feed, Views
-from trunkline.edges.ossa import messages, sealing, signing
+from trunkline.edges.ossa import reading, sealing, signing
 from trunkline.edges.ossa.keys import READ_KEYS, AgentKeys, OwnKeys, agent_keys
 from trunkline.edges.ossa.messages import (
     BAD_REQUEST,
@@ -64,7 +64,7 @@ class Identities:
 
     async def read(self, data: bytes) -> Known:
         """A message whose sender proved who he is; ``Refused`` if it is not one."""
-        message = messages.read(data, any_uuid=self._config.any_uuid)
+        message = reading.read(data, any_uuid=self._config.any_uuid)
         try:
             if message.signature is None:
                 return self._unsigned(message)
@@ -73,22 +73,20 @@ class Identities:
             if keys is None:
                 await self._refuse_unknown(message, claim, data)
                 raise Refused(UNAUTHORIZED, NOT_YOURS)
-            await self._check(data, claim, keys)
-            form = signing.as_signed(data)
+            form = await self._check(data, claim, keys)
             if form is not None:
-                message = replace(messages.read(form, any_uuid=self._config.any_uuid), signature=message.signature)
+                message = replace(reading.read(form, any_uuid=self._config.any_uuid), signature=message.signature)
             return self._known(message, keys)
         except Refused as refused:
             refused.to, refused.correlation = message.sender, message.correlation
             refused.is_of_error = message.type == ERROR
             raise
 
-    async def _check(self, data: bytes, claim: signing.Claim, keys: AgentKeys) -> None:
+    async def _check(self, data: bytes, claim: signing.Claim, keys: AgentKeys) -> bytes | None:
         if len(data) > HEAVY_BYTES:
             # The canonical form of a megabyte of numbers takes a tenth of a second: others have their turns.
-            await asyncio.to_thread(signing.check, data, claim, keys.checks)
-        else:
-            signing.check(data, claim, keys.checks)
+            return await asyncio.to_thread(signing.check, data, claim, keys.checks)
+        return signing.check(data, claim, keys.checks)
 
     def _claimed(self, message: Message, kid: str) -> AgentKeys | None:
         """The keys of the credential that a signature names, if it is this sender's."""

@@ -11,9 +11,10 @@ five minutes before may then open one socket.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from trunkline.edges.ossa.messages import Message
 from trunkline.model import Now
@@ -29,7 +30,7 @@ MAX_IDS: Final = 4096
 class _Seen(Struct):
     """What one agent said lately: ids with when they came and were made; nothing as old as ``floor_ms`` is new."""
 
-    ids: dict[str, tuple[float, int]] = {}
+    ids: OrderedDict[str, tuple[float, int]] = field(default_factory=OrderedDict)
     floor_ms: int = 0
 
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from trunkline import strictjson
-from trunkline.edges.ossa import messages
+from trunkline.edges.ossa import messages, reading
 from trunkline.edges.ossa.messages import (
     BAD_REQUEST,
     FORBIDDEN,
@@ -130,9 +130,9 @@ def extras_of(context: Raw | None) -> Extras:
     try:
         found = _extras.decode(context).get(EDGE, Extras())
         if found.sender:
-            messages.read_identity(found.sender)
+            reading.read_identity(found.sender)
         if found.action:
-            messages.text_of(found.action, "body.action")
+            reading.text_of(found.action, "body.action")
     except (msgspec.DecodeError, Refused):
         return Extras()
     if found.header.keys() & messages.KNOWN:
@@ -211,7 +211,7 @@ def identity_of(caller: str, extras: Extras) -> Identity:
     sender = extras.sender
     agent_id = caller.partition(":")[2] or caller
     if sender.get("agentId") == agent_id:
-        return messages.read_identity(sender)
+        return reading.read_identity(sender)
     return Identity(agent_id, OTHER_TYPE)
 
 

@@ -25,7 +25,7 @@ from tests.fuzz.asgi import Request, Socket
 from tests.ossa_messages import identity, message, new_identity, signed
 from trunkline.config import Config, Ossa
 from trunkline.edges.edge import Surroundings
-from trunkline.edges.ossa import messages, sealing, signing
+from trunkline.edges.ossa import reading, sealing, signing
 from trunkline.edges.ossa.edge import OSSA, OssaEdge
 from trunkline.edges.ossa.identity import Known
 from trunkline.edges.ossa.messages import Refused
@@ -255,7 +255,7 @@ class Line:
     def send(self, data: bytes, sending: Sending) -> None:
         self.room -= 1
         self.sendings.append(sending)
-        message = messages.read(data)
+        message = reading.read(data)
         signing.check(data, signing.read_claim(str(message.signature)), self.agent.kit.peers.own.signs.public)
         self.got.append(json.loads(data))
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tests.unit.edges.ossa import examples
 from trunkline.edges.edge import KeyTerms
-from trunkline.edges.ossa import keys, messages, sealing, signing
+from trunkline.edges.ossa import keys, reading, sealing, signing
 from trunkline.errors import ConfigError
 
 URL = "https://worker.example/ossa"
@@ -20,7 +20,7 @@ PIN = "A" * 43 + "="
 
 def opened(payload: Raw, seals: OKPKey, opens: OKPKey) -> bytes:
     """A payload that was sealed with one key and opened with another."""
-    message = messages.read(json.dumps(examples.REQUEST).encode())
+    message = reading.read(json.dumps(examples.REQUEST).encode())
     sealed = sealing.seal(payload, message.message_id, [seals])
     return bytes(sealing.open_sealed(replace(message, payload=sealed), opens))
 
@@ -32,7 +32,7 @@ def test_a_new_pair_signs_and_opens_and_its_public_part_checks_and_seals() -> No
     assert isinstance(jwk, dict)
     assert isinstance(enc_jwk, dict)
     assert (known.kid, known.url, known.pin) == (pair.kid, URL, PIN) == (jwk["kid"], URL, PIN)
-    message = messages.read(json.dumps(examples.REQUEST).encode())
+    message = reading.read(json.dumps(examples.REQUEST).encode())
     own = signing.key_of(signing.decoded(jwk["d"]))
     signed = signing.sign(message, own)
     claim = signing.read_claim(json.loads(signed)["signature"])

@@ -12,11 +12,11 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from tests.unit.edges.ossa.examples import REQUEST
-from trunkline.edges.ossa import messages, sealing, signing
+from trunkline.edges.ossa import messages, reading, sealing, signing
 from trunkline.edges.ossa.messages import Message, Refused
 
 PLAIN = Raw(b'{"canary":"Kx7"}')
-MESSAGE = messages.read(json.dumps(REQUEST).encode())
+MESSAGE = reading.read(json.dumps(REQUEST).encode())
 OURS, THEIRS = (OKPKey.generate_key("X25519", {"kid": kid}) for kid in ("ours", "theirs"))
 
 
