@@ -131,7 +131,7 @@ class Hub:
         self.judging = Judging(
             state, registry, loads, calls, approvals, fingerprints, judge, control, routing, in_force
         )
-        self.lanes = Lanes(state, registry, loads, calls, alarms, self.judging, in_force, call_prefix)
+        self.lanes = Lanes(state, registry, loads, calls, alarms, self.judging, fingerprints, in_force, call_prefix)
         self.labels = labels = Labels(journal, loads, calls, in_force, self.lanes.close)
         self.topics = topics = Topics(journal, judge, loads, in_force, new_id, labels)
         self.exchange = ExchangeEvents(

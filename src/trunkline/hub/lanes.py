@@ -2,9 +2,9 @@
 
 Fast accept, slow judge. After ``hub`` took on a call the careful way and found nothing unusual about it, a lane
 remembers what that rested on: the terms, the agent, the limits. While the lane is open the next call of the same caller
-to the same tool, for the same callers before him, is checked for what can differ between two calls (its input, free
-slots, what the caller uses, which call it is part of) and goes. Whatever is not ordinary gives None here and changes
-nothing: then the careful way decides.
+to the same tool, for the same callers before him, is checked for what can differ between two calls (its input, its key,
+free slots, what the caller uses, which call it is part of) and goes. Whatever is not ordinary gives None here and
+changes nothing: then the careful way decides.
 
 Owns no rule of its own; nothing but ``hub``'s dispatch knows that there are lanes. Invariant: a lane leads to the same
 entries, effects and state as the careful way. All lanes close with each event that is not part of a call, so none
@@ -26,6 +26,7 @@ from trunkline.hub.accepting import Terms, accepted_entry
 from trunkline.hub.alarms import Alarms
 from trunkline.hub.calls import Calls
 from trunkline.hub.chains import MAX_DEPTH, NO_CHAIN
+from trunkline.hub.idempotency import Fingerprints
 from trunkline.hub.in_force import InForce
 from trunkline.hub.judging import Case, Judging
 from trunkline.hub.limits import CALL_BYTES, HOUR_S, Load, Loads, written_at_most
@@ -58,6 +59,8 @@ class Lane(Struct):
     max_open_bytes: int
     # What is written for the caller beyond this is judged with care.
     max_written: int
+    # Whether its agent is told of a call only when the call is on disk.
+    delivers_stored: bool
 
 
 class Lanes:
@@ -71,6 +74,7 @@ class Lanes:
         calls: Calls,
         alarms: Alarms,
         judging: Judging,
+        fingerprints: Fingerprints,
         in_force: InForce,
         call_prefix: str,
     ) -> None:
@@ -80,6 +84,7 @@ class Lanes:
         self._calls = calls
         self._alarms = alarms
         self._judging = judging
+        self._fingerprints = fingerprints
         self._in_force = in_force
         self._call_prefix = call_prefix
         self._lanes: dict[tuple[str, str, tuple[str, ...]], Lane] = {}
@@ -122,13 +127,13 @@ class Lanes:
             limits.open_calls or sys.maxsize,
             limits.open_bytes or sys.maxsize,
             written_at_most(case.caller, limits) or sys.maxsize,
+            terms.side_effects and not agent.only_records,
         )
 
     def _is_ordinary(self, case: Case) -> bool:
         """Whether nothing about this call needs to be judged again for the next one like it."""
         return (
-            case.event.key is None
-            and not case.event.sensitive
+            not case.event.sensitive
             and not case.verdict.sensitive
             and case.event.on_behalf_of is NOBODY
             and case.warning is None
@@ -161,7 +166,7 @@ class Lanes:
         lane = self._lanes.get((identity, event.tool_id, chain))
         if (
             lane is None
-            or event.key is not None
+            or event.earlier is not None
             or event.timeout_ms is not None
             or event.expires_ms is not None
             or event.announce
@@ -187,6 +192,12 @@ class Lanes:
         ):
             return None
 
+        key_id = input_mac = None
+        if event.key is not None:
+            key_id = self._fingerprints.key_id(identity, event.key)
+            if key_id in state.keys:
+                return None
+            input_mac = self._fingerprints.input_mac(event.tool_id, body)
         correlation_id = event.correlation_id
         part_of, depth = None, 1
         if cause is not None:
@@ -200,7 +211,9 @@ class Lanes:
         mono, ms = now.mono, int(now.wall * 1000)
         session = agent.session
         call_id = f"{self._call_prefix}{number:012x}"
-        entry = accepted_entry(number, ms, call_id, event, terms, part_of, depth, correlation_id)
+        entry = accepted_entry(
+            number, ms, call_id, event, terms, part_of, depth, correlation_id, key_id=key_id, input_mac=input_mac
+        )
         timeout_ms = lane.timeout_ms
         deadline = 0.0 if timeout_ms is None else mono + lane.timeout_s
         call = Call(
@@ -219,9 +232,9 @@ class Lanes:
         return (
             entry,
             Deliver(
-                session, number if terms.side_effects else 0, call_id, event.tool_id, body, terms.caller,
-                correlation_id or call_id, timeout_ms, call_id if terms.dedupes else None, event.causation_id,
-                event.actor, event.context, 1, chain,
+                session, number if lane.delivers_stored else 0, call_id, event.tool_id, body, terms.caller,
+                correlation_id or call_id, timeout_ms, call_id if event.key is None and terms.dedupes else event.key,
+                event.causation_id, event.actor, event.context, 1, chain,
             ),
         )  # fmt: skip
 
@@ -244,6 +257,7 @@ class Lanes:
             or call.wake_at
             or call.stream is not None
             or not call.waiters
+            or call.joined
             or lane.agent.queue
             or len(output) > lane.max_output_bytes
             or (

@@ -235,6 +235,8 @@ class State:
         entry = call.entry
         self.last = number = entry.n
         self.calls[entry.call_id] = self.by_number[number] = call
+        if entry.key_id is not None:
+            self.keys[entry.key_id] = entry.call_id
 
     def settle(self, call: Call, entry: CallSettled) -> None:
         """Fold in the one outcome of an open call."""
@@ -370,8 +372,6 @@ class State:
         if entry.provider is not None:
             call.route = Route(entry.provider, entry.dedupes)
         self.open(call)
-        if entry.key_id is not None:
-            self.keys[entry.key_id] = entry.call_id
         if entry.directive_id is not None:
             self.directives.pop(entry.directive_id, None)
 

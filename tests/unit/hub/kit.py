@@ -318,7 +318,9 @@ class Kit:
         match effect:
             case effects.Deliver():
                 sent = self._sending_of(effect.call_id)
-                assert effect.after >= sent or not self._at_stake(effect.call_id), "delivered before its record"
+                only_records = self.hub.registry.by_session[effect.session].only_records
+                is_at_stake = self._at_stake(effect.call_id) and not only_records
+                assert effect.after >= sent or not is_at_stake, "delivered before its record"
                 self._check_delivery(effect, self._accepted(effect.call_id))
                 self.deliveries.append(effect)
             case effects.Answer():

@@ -14,7 +14,7 @@ from msgspec import Raw
 from tests.unit.hub.kit import ASK, BOSS, DESK, NO_RETRY, Asked, Kit, body, rules, tool
 from trunkline import entries, events
 from trunkline.hub import hub as hub_module
-from trunkline.hub import lanes
+from trunkline.hub import lanes, state
 from trunkline.hub.chains import MAX_DEPTH
 from trunkline.model import (
     INLINE_OUTPUT_BYTES,
@@ -107,7 +107,7 @@ def test_a_lane_is_its_callers_in_whichever_conversation_he_asks(kit: Counting) 
 
 @pytest.mark.parametrize(
     "terms",
-    [{"key": "k"}, {"timeout_ms": 500}, {"expires_ms": 1_900_000_000_000}, {"announce": True}, {"value": {"a": "no"}}],
+    [{"timeout_ms": 500}, {"expires_ms": 1_900_000_000_000}, {"announce": True}, {"value": {"a": "no"}}],
     ids=lambda terms: next(iter(terms)),
 )
 def test_what_is_unusual_about_a_call_is_judged_with_care(kit: Counting, terms: dict[str, Any]) -> None:
@@ -204,6 +204,63 @@ def test_who_recognises_repeats_is_given_a_key(kit: Counting) -> None:
     kit.offer("com.a", tool("com.a/once", capabilities=("idempotency",)))
     asked = by_lane(kit, "com.a/once")
     assert [delivery.key for delivery in asked.deliveries] == [asked.call_id]
+    assert [delivery.key for delivery in kit.call("com.a/once", key="his own").deliveries] == ["his own"]
+
+
+def test_a_call_with_a_key_that_is_new_goes_by_a_lane_and_its_repeat_is_the_same_call(kit: Counting) -> None:
+    kit.call("com.a/x", {"a": 1}, key="first")
+    asked = kit.call("com.a/x", {"a": 2}, key="second")
+    assert kit.judged == 1
+    assert [delivery.key for delivery in asked.deliveries] == ["second"]
+    kit.finish(asked, {"a": 3})
+    assert kit.settled == 0
+    again = kit.call("com.a/x", {"a": 2}, key="second")
+    assert (kit.judged, again.call_id, again.outcome.output) == (2, asked.call_id, Raw(b'{"a":3}'))
+    assert kit.call("com.a/x", {"a": 9}, key="second").code == "idempotency.conflict"
+
+
+def test_all_who_wait_for_a_call_with_a_key_are_told_once_it_is_on_disk(kit: Counting) -> None:
+    kit.offer("com.a", tool("com.a/reads", side_effects=False))
+    asked = by_lane(kit, "com.a/reads")
+    kit.finish(asked, {})
+    assert asked.outcome.after == 0
+    keyed = kit.call("com.a/reads", key="k")
+    repeat = kit.call("com.a/reads", key="k")
+    settled = kit.settled
+    kit.finish(keyed, {})
+    assert kit.settled == settled + 1
+    assert (keyed.outcome.after, repeat.outcome.after) == (kit.hub.state.last, kit.hub.state.last)
+
+
+def test_one_who_joined_and_left_again_is_not_told_and_the_other_is(kit: Counting) -> None:
+    kit.call("com.a/x", session=50)
+    keyed = kit.call("com.a/x", key="k", session=50)
+    other = kit.call("com.a/x", key="k", session=51)
+    kit.feed(events.CallerLeft(51, other.ref))
+    settled = kit.settled
+    kit.finish(keyed, {"a": 1})
+    assert (kit.settled, keyed.status) == (settled + 1, Status.SUCCEEDED)
+
+
+def test_a_key_of_long_ago_that_is_found_on_disk_is_judged_with_care(
+    kit: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "RECENT_CALLS", 1)
+    kit.call("com.a/x")
+    first = kit.call("com.a/x", {"a": 2}, key="old")
+    kit.finish(first, {"a": 3})
+    kit.finish(by_lane(kit), {"a": 4})
+    assert first.call_id not in kit.state.recent
+    again = kit.call("com.a/x", {"a": 2}, key="old")
+    assert (again.call_id, again.outcome.output) == (first.call_id, Raw(b'{"a":3}'))
+
+
+def test_an_agent_that_only_records_is_told_before_the_disk_is_asked() -> None:
+    kit = Counting()
+    kit.attach("com.a", "x", only_records=True)
+    kit.attach("com.b", "x")
+    assert [delivery.after for delivery in by_lane(kit, "com.a/x").deliveries] == [0]
+    assert [delivery.after for delivery in by_lane(kit, "com.b/x").deliveries] == [kit.hub.state.last]
 
 
 @pytest.mark.parametrize(
