@@ -64,13 +64,6 @@ class Processes(Protocol):
         """What is to be said of each agent's process."""
 
 
-class KeyIndex(Protocol):
-    """What the runner asks of the record on disk."""
-
-    def by_key(self, key_id: str) -> tuple[CallAccepted, CallSettled | None] | None:
-        """The call that used a key first, and its outcome."""
-
-
 class Record(Protocol):
     """Where entries go: the ledger, or a test's idea of one."""
 
@@ -87,9 +80,8 @@ class Record(Protocol):
     def backlog_bytes(self) -> int:
         """Their bytes."""
 
-    @property
-    def reader(self) -> KeyIndex:
-        """What is on disk."""
+    def by_key(self, key_id: str) -> tuple[CallAccepted, CallSettled | None] | None:
+        """The call that used a key first, and its outcome, if it is on disk."""
 
     def append(self, entry: Entry) -> None:
         """One more entry."""
@@ -127,7 +119,6 @@ class Runner:
         self.hub = hub
         self._processes = processes
         self._ledger = ledger
-        self._reader = ledger.reader
         self._masker = masker
         self._loop = loop
         self._fatal = fatal
@@ -479,7 +470,7 @@ class Runner:
         key_id = self.hub.key_to_look_up(event)
         if key_id is None:
             return event
-        found = self._reader.by_key(key_id)
+        found = self._ledger.by_key(key_id)
         if found is None or found[1] is None:
             return event
         return msgspec.structs.replace(event, earlier=events.Earlier(found[0], found[1]))

@@ -10,6 +10,7 @@ again, and entries are dropped: nobody is told that they are durable.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
@@ -39,9 +40,10 @@ from trunkline.ledger.commit_group import CommitGroup, packed
 from trunkline.ledger.heads import HeadSigner
 from trunkline.ledger.indexes import rows_of
 from trunkline.ledger.keys import FILE_NAME, LedgerKeys
+from trunkline.ledger.known_keys import KnownKeys
 from trunkline.ledger.link import InlineLink, Link, ProcessLink
 from trunkline.ledger.masking import Masker
-from trunkline.ledger.reader import Reader
+from trunkline.ledger.reader import Call, Reader
 from trunkline.ledger.store import Lock
 from trunkline.ledger.writer import INLINE_BODY_BYTES, Writer
 from trunkline.model import INLINE_OUTPUT_BYTES
@@ -52,6 +54,9 @@ __all__ = ["BegunWriter", "Ledger"]
 GATHER_S: Final = 0.010
 # Nor does it pile up in memory: so much is worth a commit of its own.
 GATHER_BYTES: Final = 1_048_576
+
+# Between two looks at keys that are on record, after a start: all are known soon, and nobody waits for that.
+READ_KEYS_S: Final = 0.05
 
 # Encoded it leaves a gap, where a large body goes.
 _NOTHING: Final = Raw(b"")
@@ -125,6 +130,8 @@ class Ledger:
         self._soon = False
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
+        self._known_keys = KnownKeys(reader.keys_after)
+        self._read_keys()
         link.listen(self._acknowledged, self._fail)
 
     @staticmethod
@@ -205,6 +212,18 @@ class Ledger:
         """How many bytes they have."""
         return self._bytes + self._sent_bytes
 
+    # --- keys ---------------------------------------------------------------------------------------------------------
+
+    def by_key(self, key_id: str) -> Call | None:
+        """The newest call under a key that is on disk."""
+        return self.reader.by_key(key_id) if self._known_keys.may_have(key_id) else None
+
+    def _read_keys(self) -> None:
+        """Read some more of the keys on record. A record that cannot be read says so when one of them is looked for."""
+        with contextlib.suppress(LedgerError):
+            if not self._closed and self._known_keys.read_more() and self._loop is not None:
+                self._loop.call_later(READ_KEYS_S, self._read_keys)
+
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def append(self, entry: Entry) -> None:
@@ -231,6 +250,7 @@ class Ledger:
                 body = entry.input
             if entry.key_id is not None:
                 self._keyed.append((entry.key_id, number))
+                self._known_keys.add(entry.key_id)
             if entry.correlation_id is not None and entry.correlation_id != entry.call_id:
                 self._correlations.append((entry.correlation_id, number))
         else:

@@ -268,6 +268,11 @@ class Reader:
         number = self._value("SELECT call FROM keys WHERE key_id = ?", key_id)
         return self.call(number, original=True) if isinstance(number, int) else None
 
+    def keys_after(self, key_id: str, count: int) -> list[str]:
+        """So many keys that calls were accepted under, in order, from the one after this on."""
+        rows = self._rows("SELECT key_id FROM keys WHERE key_id > ? ORDER BY key_id LIMIT ?", key_id, count)
+        return [str(found) for (found,) in rows]
+
     def by_correlation(self, correlation: str) -> list[int]:
         """The numbers of the calls accepted or refused under a correlation, in order."""
         rows = self._rows("SELECT n FROM correlations WHERE correlation = ? ORDER BY n", correlation)

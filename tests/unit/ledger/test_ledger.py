@@ -21,11 +21,12 @@ from tests.unit.ledger.made import InProcess, accepted, change, in_process, noti
 from tests.unit.ledger.masking_examples import OURS
 from trunkline.entries import SnapshotTaken
 from trunkline.errors import InvariantBroken, LedgerCorrupt, LedgerError, LedgerFailed, LedgerLocked
+from trunkline.ledger import known_keys
 from trunkline.ledger import ledger as ledger_module
 from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.link import ProcessLink
-from trunkline.ledger.reader import Reader
+from trunkline.ledger.reader import Call, Reader
 from trunkline.ledger.verify import verify
 
 pytestmark = pytest.mark.slow
@@ -108,6 +109,43 @@ def test_entries_become_durable_through_the_writer_process(tmp_path: Path, run: 
 
     run(scenario())
     assert verify(tmp_path / "ledger.sqlite").entries == 101
+
+
+def test_a_key_is_found_once_its_call_is_on_disk_and_after_the_next_start(tmp_path: Path) -> None:
+    keys = [f"{n:064x}" for n in range(1, 9, 2)]
+    with in_process(tmp_path) as made:
+        for n, key_id in zip(range(1, 9, 2), keys, strict=True):
+            assert made.ledger.by_key(key_id) is None
+            made.add(accepted(n, key="k", key_id=key_id), settled(n + 1, n))
+            assert made.ledger.by_key(key_id) == made.ledger.reader.by_key(key_id) is not None
+    with in_process(tmp_path) as made:
+        assert [call[0].n for key_id in keys if (call := made.ledger.by_key(key_id)) is not None] == [1, 3, 5, 7]
+
+
+async def test_keys_of_a_large_record_are_found_before_and_after_all_of_them_were_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with in_process(tmp_path) as made:
+        made.add(*(accepted(n, key="k", key_id=f"{n:064x}") for n in range(1, 21)))
+    monkeypatch.setattr(known_keys, "MORE", 3)
+    monkeypatch.setattr(ledger_module, "READ_KEYS_S", 0.001)
+    async with attended(tmp_path) as made:
+        looked_for: list[str] = []
+        on_disk = made.ledger.reader.by_key
+
+        def by_key(key_id: str) -> Call | None:
+            looked_for.append(key_id)
+            return on_disk(key_id)
+
+        monkeypatch.setattr(made.ledger.reader, "by_key", by_key)
+        assert made.ledger.by_key("new") is None
+        assert made.ledger.by_key(f"{20:064x}") is not None
+        async with asyncio.timeout(20):
+            while looked_for:
+                looked_for.clear()
+                assert made.ledger.by_key("new") is None
+                await asyncio.sleep(0.001)
+        assert all(made.ledger.by_key(f"{n:064x}") is not None for n in range(1, 21))
 
 
 async def test_a_writer_that_was_begun_before_is_the_one_that_writes(tmp_path: Path) -> None:
