@@ -383,7 +383,7 @@ class OssaPeer(BaseSink):
         self._alarm.set()
 
     def _drain(self) -> None:
-        if self.attachment is not None:
+        if self.attachment is not None and len(self.attachment.provider):
             self.attachment.drain()
 
     def _say_now(self, saying: Saying) -> None:
@@ -423,11 +423,11 @@ class OssaPeer(BaseSink):
 
     def _wake_at(self) -> float | None:
         times = [self.streams.wake_at(), None if self.attachment is None else self.attachment.provider.wake_at()]
-        now = self._feed.now()
         if self.asker.is_waiting:
             times.append(self._looked_at + LOOK_S)
         drops_at_ms = self.asker.owed.drops_at_ms
         if drops_at_ms is not None:
+            now = self._feed.now()
             times.append(max(self._looked_at + LOOK_S, now.mono + (drops_at_ms - now.ms) / 1000))
         return min((at for at in times if at is not None), default=None)
 

@@ -79,4 +79,4 @@ class OwedResults:
     @property
     def drops_at_ms(self) -> int | None:
         """When the oldest is let go of."""
-        return next((one.since_ms + OWED_LIVES_MS for one in self._owed.values()), None)
+        return next(iter(self._owed.values())).since_ms + OWED_LIVES_MS if self._owed else None

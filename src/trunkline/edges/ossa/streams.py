@@ -111,7 +111,7 @@ class OssaStreams:
 
     def wake_at(self) -> float | None:
         """When the next one has been idle for too long."""
-        return min((stream.heard_at + IDLE_S for stream in self._open.values()), default=None)
+        return min(stream.heard_at + IDLE_S for stream in self._open.values()) if self._open else None
 
     def wake(self, now_mono: float) -> list[Message]:
         """The beginnings of streams that were idle for too long, and are closed."""
