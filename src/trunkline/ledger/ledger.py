@@ -40,11 +40,11 @@ from trunkline.ledger.commit_group import CommitGroup, packed
 from trunkline.ledger.heads import HeadSigner
 from trunkline.ledger.indexes import rows_of
 from trunkline.ledger.keys import FILE_NAME, LedgerKeys
-from trunkline.ledger.known_keys import KnownKeys
 from trunkline.ledger.link import InlineLink, Link, ProcessLink
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.reader import Call, Reader
 from trunkline.ledger.store import Lock
+from trunkline.ledger.used_keys import UsedKeys
 from trunkline.ledger.writer import INLINE_BODY_BYTES, Writer
 from trunkline.model import INLINE_OUTPUT_BYTES
 
@@ -130,7 +130,7 @@ class Ledger:
         self._soon = False
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
-        self._known_keys = KnownKeys(reader.keys_after)
+        self._used_keys = UsedKeys(reader.keys_after)
         self._read_keys()
         link.listen(self._acknowledged, self._fail)
 
@@ -216,12 +216,12 @@ class Ledger:
 
     def by_key(self, key_id: str) -> Call | None:
         """The newest call under a key that is on disk."""
-        return self.reader.by_key(key_id) if self._known_keys.may_have(key_id) else None
+        return self.reader.by_key(key_id) if self._used_keys.may_have(key_id) else None
 
     def _read_keys(self) -> None:
         """Read some more of the keys on record. A record that cannot be read says so when one of them is looked for."""
         with contextlib.suppress(LedgerError):
-            if not self._closed and self._known_keys.read_more() and self._loop is not None:
+            if not self._closed and self._used_keys.read_more() and self._loop is not None:
                 self._loop.call_later(READ_KEYS_S, self._read_keys)
 
     # --- writing ------------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class Ledger:
                 body = entry.input
             if entry.key_id is not None:
                 self._keyed.append((entry.key_id, number))
-                self._known_keys.add(entry.key_id)
+                self._used_keys.add(entry.key_id)
             if entry.correlation_id is not None and entry.correlation_id != entry.call_id:
                 self._correlations.append((entry.correlation_id, number))
         else:

@@ -21,8 +21,8 @@ from tests.unit.ledger.made import InProcess, accepted, change, in_process, noti
 from tests.unit.ledger.masking_examples import OURS
 from trunkline.entries import SnapshotTaken
 from trunkline.errors import InvariantBroken, LedgerCorrupt, LedgerError, LedgerFailed, LedgerLocked
-from trunkline.ledger import known_keys
 from trunkline.ledger import ledger as ledger_module
+from trunkline.ledger import used_keys
 from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.link import ProcessLink
@@ -127,7 +127,7 @@ async def test_keys_of_a_large_record_are_found_before_and_after_all_of_them_wer
 ) -> None:
     with in_process(tmp_path) as made:
         made.add(*(accepted(n, key="k", key_id=f"{n:064x}") for n in range(1, 21)))
-    monkeypatch.setattr(known_keys, "MORE", 3)
+    monkeypatch.setattr(used_keys, "MORE", 3)
     monkeypatch.setattr(ledger_module, "READ_KEYS_S", 0.001)
     async with attended(tmp_path) as made:
         looked_for: list[str] = []

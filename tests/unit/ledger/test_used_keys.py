@@ -7,7 +7,7 @@ import hashlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.ledger.known_keys import MORE, KnownKeys
+from trunkline.ledger.used_keys import MORE, UsedKeys
 
 
 def key(number: int) -> str:
@@ -25,39 +25,39 @@ class OnRecord:
 
 
 def test_before_all_was_read_every_key_may_be_on_record() -> None:
-    known = KnownKeys(OnRecord(MORE + 10).following)
-    assert known.may_have(key(-1))
-    assert known.read_more()
-    assert known.may_have(key(-1))
-    assert not known.read_more()
-    assert not known.may_have(key(-1))
-    assert all(known.may_have(key(number)) for number in range(MORE + 10))
+    used = UsedKeys(OnRecord(MORE + 10).following)
+    assert used.may_have(key(-1))
+    assert used.read_more()
+    assert used.may_have(key(-1))
+    assert not used.read_more()
+    assert not used.may_have(key(-1))
+    assert all(used.may_have(key(number)) for number in range(MORE + 10))
 
 
 def test_of_an_empty_record_no_key_is_known_until_it_is_used() -> None:
-    known = KnownKeys(OnRecord(0).following)
-    assert not known.read_more()
-    assert not known.may_have(key(1))
-    known.add(key(1))
-    assert known.may_have(key(1))
+    used = UsedKeys(OnRecord(0).following)
+    assert not used.read_more()
+    assert not used.may_have(key(1))
+    used.add(key(1))
+    assert used.may_have(key(1))
 
 
 def test_few_keys_that_are_new_look_as_if_they_were_on_record() -> None:
-    known = KnownKeys(OnRecord(0).following)
-    known.read_more()
+    used = UsedKeys(OnRecord(0).following)
+    used.read_more()
     for number in range(20_000):
-        known.add(key(number))
-    assert sum(known.may_have(key(-number)) for number in range(1, 20_001)) < 60
+        used.add(key(number))
+    assert sum(used.may_have(key(-number)) for number in range(1, 20_001)) < 60
 
 
 @given(st.sets(st.text(max_size=70), max_size=50))
 def test_whatever_was_used_or_read_is_known(names: set[str]) -> None:
     keys = sorted(names)
     found = keys[::2]
-    known = KnownKeys(lambda after, count: [one for one in found if one > after][:count])
-    while known.read_more():
+    used = UsedKeys(lambda after, count: [one for one in found if one > after][:count])
+    while used.read_more():
         pass
     for one in keys[1::2]:
-        known.add(one)
+        used.add(one)
     # The empty text comes before all others, so that nobody is given it; no key is empty.
-    assert all(known.may_have(one) for one in keys if one)
+    assert all(used.may_have(one) for one in keys if one)

@@ -5,7 +5,7 @@ here takes one. Where a key falls is told by Python's own hash of it, whose secr
 
 Owns the bits. Does not own the keys, which are in the record.
 
-Invariant: a key that is on record, or was appended, is never told to be unknown. What is on record is read a little at
+Invariant: a key that is on record, or was appended, is never told to be new. What is on record is read a little at
 a time; until all of it was, every key may be on record.
 """
 
@@ -21,7 +21,7 @@ _MASK: Final = (1 << BITS) - 1
 MORE: Final = 4096
 
 
-class KnownKeys:
+class UsedKeys:
     """``following`` gives so many keys of the record that come after one, in order."""
 
     def __init__(self, following: Callable[[str, int], list[str]]) -> None:
@@ -31,7 +31,7 @@ class KnownKeys:
         self._is_complete = False
 
     def add(self, key_id: str) -> None:
-        """Know this key from here on."""
+        """Remember that this key is used from here on."""
         number = hash(key_id)
         for place in (number & _MASK, number >> BITS & _MASK):
             self._bits[place >> 3] |= 1 << (place & 7)
