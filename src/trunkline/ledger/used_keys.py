@@ -5,8 +5,8 @@ here takes one. Where a key falls is told by Python's own hash of it, whose secr
 
 Owns the bits. Does not own the keys, which are in the record.
 
-Invariant: a key that is on record, or was appended, is never told to be new. What is on record is read a little at
-a time; until all of it was, every key may be on record.
+Invariant: a key that is on record, or was appended, is never told to be new. What is on record is read a little at a
+time; until all of it was, every key may be on record.
 """
 
 from __future__ import annotations

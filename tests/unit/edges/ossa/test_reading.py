@@ -187,6 +187,10 @@ def test_whatever_stands_in_a_field_the_message_is_read_or_refused_with_a_code_a
         assert reading.read(messages.encode(message)).message_id == message.message_id
 
 
+def test_every_field_that_a_header_may_have_is_read() -> None:
+    assert reading._READS.keys() == messages.OPTIONAL.keys()
+
+
 # --- ordinary messages ------------------------------------------------------------------------------------------------
 
 ORDINARY = {
