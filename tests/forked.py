@@ -10,6 +10,7 @@ whatever ends the test process, the one that forks ends with it, and every excha
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -100,6 +101,13 @@ class _Starter:
                 stdout=subprocess.DEVNULL,
                 env=_environment(),
             )
+
+        atexit.register(self.end)
+
+    def end(self) -> None:
+        """Nothing more is forked: the process ends when nobody can ask it."""
+        self._channel.close()
+        self._process.wait()
 
     def fork(self, request: dict[str, Any], *descriptors: int) -> int:
         with self._lock:
