@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import signal
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -196,6 +197,8 @@ def _identities(settings: CommandSettings, files: Sequence[Path]) -> Iterator[tu
     exchange: ExchangeClient = settings.connect()
     made: list[dict[str, Any]] = []
     run = secrets.token_hex(3)
+    # A job of CI that takes too long is ended by it: what was made is taken back then, too.
+    before = signal.signal(signal.SIGTERM, _interrupted)
     try:
         for number in range(1, MAX_IDENTITIES + 1):
             asked: dict[str, object] = {"edge": "ossa", "agent": f"check-{run}-{number}", "type": "worker"}
@@ -210,6 +213,11 @@ def _identities(settings: CommandSettings, files: Sequence[Path]) -> Iterator[tu
                 status = 0
             if status != 200:
                 note("not revoked: " + typed(f"token revoke {printable(str(one.get('id')))}"))
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupted(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _read(file: Path) -> Identity:
@@ -225,12 +233,14 @@ def _read(file: Path) -> Identity:
 
 
 class _Progress:
-    """How far it is, on one line of a terminal that is taken away in the end; elsewhere nothing."""
+    """How far it is, on one line of a terminal that is taken away in the end; elsewhere how many there are."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._ended = self._failed = 0
         self._is_shown = sys.stderr.isatty()
+        if not self._is_shown:
+            note(f"{total} {'case' if total == 1 else 'cases'} to check; all of them take half a minute")
 
     def told(self, result: Result) -> None:
         self._ended += 1

@@ -27,6 +27,8 @@ from trunkline.check.suite import Failed
 
 # How long the action `slow` takes.
 SLOW_S: Final = 0.8
+# How long the end of a check waits for what it ends at the endpoint.
+GOODBYE_S: Final = 1.5
 NEEDS_REGISTER: Final = (
     'Answer a request `register` to the recipient `trunkline` with {"registered": [every name that was offered]}: '
     "without actions of its own the suite cannot be called."
@@ -105,6 +107,8 @@ class Actor:
         self._offering = asyncio.Lock()
         self._offered: set[str] = set()
         self._refusal: Failed | None = None
+        # By their names: what was subscribed to is ended with the check, also what outlives a connection.
+        self._subscriptions: list[str] = []
 
     @property
     def named(self) -> Message:
@@ -177,7 +181,10 @@ class Actor:
         self._socket = None
 
     async def close(self) -> None:
-        """End everything."""
+        """End everything, and leave nothing behind that would outlive the connection."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE_S):
+                await asyncio.gather(*map(self._unsubscribe, self._subscriptions), return_exceptions=True)
         with suppress(OSError):
             await self.disconnect()
         for task in self._tasks:
@@ -226,7 +233,13 @@ class Actor:
         name = answer.payload.get("subscription") if isinstance(answer.payload, dict) else None
         if not isinstance(name, str):
             raise Failed(f"`subscribe` was answered by {answer}, without a string `subscription`")
+        self._subscriptions.append(name)
         return name
+
+    async def _unsubscribe(self, name: str) -> None:
+        """No case: nobody looks at the answer."""
+        request = self.make("request", EXCHANGE, "unsubscribe", {"subscription": name})
+        await self._endpoint.post(wire.encode(request), GOODBYE_S)
 
     async def wait(
         self, wanted: Callable[[Arrival], bool], since: int = 0, timeout_s: float | None = None
