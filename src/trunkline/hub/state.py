@@ -79,17 +79,18 @@ class Call(Struct, gc=False):
     session: int = 0
     waiters: tuple[tuple[int, str], ...] = ()
     started_ms: int | None = None
-    # While it runs: when it has to be done. While it is queued: not before, and not after.
+    # While it runs: when it has to be done.
     deadline: float = 0.0
     sent_at: float = 0.0
     actor: Actor | None = None
     context: Raw | None = None
     # Somebody else than the one who asked first waits, or waited, for it.
     joined: bool = False
+    # While it is queued: not before this moment, and not after the other.
     not_before: float = 0.0
+    give_up_at: float = 0.0
     # While it runs, after an attempt that failed: when it is sent again.
     resend_at: float = 0.0
-    give_up_at: float = 0.0
     expires_at: float = 0.0
     # When nobody waits for it any more and it may be canceled for that.
     gone_at: float = 0.0

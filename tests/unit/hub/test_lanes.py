@@ -19,6 +19,7 @@ from trunkline.hub.chains import MAX_DEPTH
 from trunkline.model import (
     INLINE_OUTPUT_BYTES,
     Actor,
+    Behalf,
     BreakerPolicy,
     Circumstance,
     Decision,
@@ -105,14 +106,28 @@ def test_a_lane_is_its_callers_in_whichever_conversation_he_asks(kit: Counting) 
     assert lane_is_open(kit, session=51)
 
 
-@pytest.mark.parametrize(
-    "terms",
-    [{"timeout_ms": 500}, {"expires_ms": 1_900_000_000_000}, {"announce": True}, {"value": {"a": "no"}}],
-    ids=lambda terms: next(iter(terms)),
-)
-def test_what_is_unusual_about_a_call_is_judged_with_care(kit: Counting, terms: dict[str, Any]) -> None:
+# What a request may say: by its fields, a value with which it is judged with care …
+CAREFUL: dict[str, Any] = {
+    "timeout_ms": 500,
+    "expires_ms": 1_900_000_000_000,
+    "announce": True,
+    "sensitive": True,
+    "on_behalf_of": Behalf(("http:other",)),
+    "value": {"a": "no"},
+}
+# … those that say which lane it is, and those that may be anything; each has a test below.
+LANE = {"caller", "tool_id", "causation_id"}
+FREE = {"session", "ref", "input", "key", "earlier", "correlation_id", "actor", "context"}
+
+
+def test_of_each_field_of_a_request_it_is_known_what_it_does_to_a_lane() -> None:
+    assert CAREFUL.keys() | LANE | FREE == set(events.CallRequested.__struct_fields__)
+
+
+@pytest.mark.parametrize("field", CAREFUL)
+def test_what_is_unusual_about_a_call_is_judged_with_care(kit: Counting, field: str) -> None:
     kit.call("com.a/x")
-    assert not lane_is_open(kit, **terms)
+    assert not lane_is_open(kit, **{field: CAREFUL[field]})
     assert lane_is_open(kit)
 
 

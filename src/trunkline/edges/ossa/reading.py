@@ -342,9 +342,7 @@ def read_ordinary(data: bytes) -> Message | None:
         header, body = found.header, found.body
         if _ORDINARY_ID.fullmatch(header.message_id) is None or _ORDINARY_TIME.fullmatch(header.timestamp) is None:
             return None
-        if header.type == EVENT and header.topic is UNSET:
-            return None
-        return Message(
+        message = Message(
             header.message_id,
             header.type,
             _ordinary_identity(header.sender.agent_id, header.sender.agent_type),
@@ -358,8 +356,10 @@ def read_ordinary(data: bytes) -> Message | None:
             qos=None if header.qos is UNSET else header.qos,
             signature=None if found.signature is UNSET else found.signature,
         )
+        _check_whole(message)
     except (msgspec.DecodeError, UnicodeDecodeError, Refused):
         return None
+    return message
 
 
 @functools.lru_cache(maxsize=_IDENTITIES)

@@ -169,12 +169,11 @@ leaf = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | 
 value = st.recursive(
     leaf, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3)
 )
+HEADER = [*messages.SCHEMA["properties"]["header"]["required"], *messages.OPTIONAL]
 places = st.sampled_from(
-    [f"header.{name}" for name in ("messageId", "type", "version", "timestamp", "sender", "recipient",
-     "correlationId", "priority", "expiresAt", "topic", "qos", "streamId", "sequence", "sensitive", "sender.agentId",
-     "sender.agentType")]
+    [f"header.{name}" for name in (*HEADER, "sender.agentId", "sender.agentType")]
     + ["header", "body", "signature", "body.action", "body.payload", "body.error"]
-)  # fmt: skip
+)
 
 
 @given(places, value)
@@ -265,8 +264,7 @@ def with_field(path: str, value: object) -> bytes:
 
 PATHS = [
     *("header", "body", "signature", "body.action", "body.payload", "body.error", "own", "header.own", "body.own"),
-    *(f"header.{name}" for name in ORDINARY["header"]),
-    *(f"header.{name}" for name in ("expiresAt", "streamId", "sequence", "sensitive")),
+    *(f"header.{name}" for name in HEADER),
     *(f"header.{who}.{name}" for who in ("sender", "recipient") for name in ("agentId", "agentType", "version", "own")),
 ]
 
