@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import Final, cast
@@ -30,7 +31,7 @@ from msgspec import Raw
 
 from trunkline import strictjson
 
-__all__ = ["canonical", "exact", "openagents", "openagents_hash", "without_floats"]
+__all__ = ["canonical", "exact", "has_exact_numbers", "openagents", "openagents_hash", "without_floats"]
 
 # A character outside the BMP, in UTF-8. Only there does orjson's order (code points) differ from UTF-16's.
 _ASTRAL: Final = re.compile(rb"[\xf0-\xf4]")
@@ -49,6 +50,12 @@ _SMALL: Final = 1e-5
 _MAX_ZEROS: Final = 400
 # Python reads no integer of more than 4,300 digits.
 _MAX_DIGITS: Final = 4000
+# Numbers that ECMAScript writes without an exponent, and Python with one: 1e16 to 1e20, and 1e-6 and 1e-5.
+_MOST_ZEROS: Final = 20
+_MOST_DECIMAL_ZEROS: Final = 6
+# A number of fifteen digits is the one that its double is written as, unless that is near the smallest or largest.
+_SURE_CHARS: Final = 15
+_SURELY_NORMAL: Final = 1e-300
 
 
 class _FloatFound(Exception):
@@ -110,11 +117,27 @@ def _written(value: object) -> bytes:
         return b"[" + b",".join(map(_written, cast("list[object]", value))) + b"]"
     if kind is float:
         text = repr(value)
-        # Without an exponent, Python's shortest form is ECMAScript's: 8 times faster than to ask for that one.
+        # Without an exponent, Python's shortest form is ECMAScript's but for whole numbers.
         if "e" not in text and "n" not in text:
             return text.removesuffix(".0").encode() if value else b"0"
-    # Strings, constants, and floats in the ECMAScript form that the RFC asks for.
-    return rfc8785.dumps(cast("str | float | bool | None", value))
+        return _with_exponent(text)
+    # Strings and constants.
+    return rfc8785.dumps(cast("str | bool | None", value))
+
+
+def _with_exponent(text: str) -> bytes:
+    """A float that Python writes with an exponent, in the form of ECMAScript that the RFC asks for."""
+    mantissa, mark, exponent = text.partition("e")
+    if not mark:
+        raise ValueError("not a number that JSON has")
+    sign, mantissa = ("-", mantissa[1:]) if mantissa.startswith("-") else ("", mantissa)
+    digits, power = mantissa.replace(".", ""), int(exponent)
+    if _MOST_ZEROS >= power > 0:
+        return f"{sign}{digits.ljust(power + 1, '0')}".encode()
+    if 0 > power >= -_MOST_DECIMAL_ZEROS:
+        return f"{sign}0.{'0' * (-power - 1)}{digits}".encode()
+    rest = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{sign}{digits[0]}{rest}e{power:+}".encode()
 
 
 def exact(raw: bytes | Raw, without: str | None = None) -> bytes:
@@ -134,14 +157,38 @@ def _exact(text: str) -> float | _Digits:
     The digits of a whole number are those of an integer. One that is too long to be read is its own text.
     """
     value = float(text)
+    if _is_exact(text, value):
+        return value
     if len(text) > _MAX_DIGITS:
         return _Digits(b"E" + text.encode())
-    if _digits(text) == _digits(_written(value).decode()):
-        return value
     sign, digits, exponent = _digits(text)
     if 0 <= exponent < _MAX_ZEROS:
         return _Digits(f"{sign}{digits}{'0' * exponent}".encode())
     return _Digits(f"{sign}{digits}E{exponent}".encode())
+
+
+def _is_exact(text: str, value: float) -> bool:
+    """Whether the double that is nearest to this number is written as this number."""
+    if len(text) <= _SURE_CHARS and _SURELY_NORMAL < abs(value) < 1 / _SURELY_NORMAL:
+        return True
+    return len(text) <= _MAX_DIGITS and math.isfinite(value) and _digits(text) == _digits(repr(value))
+
+
+def has_exact_numbers(data: bytes) -> bool:
+    """Whether each number is the value of its canonical form: none has more digits than a double, or is too small."""
+    try:
+        _exactly(data)
+    except _FloatFound:
+        return False
+    return True
+
+
+def _want_exact(text: str) -> None:
+    if not _is_exact(text, float(text)):
+        raise _FloatFound
+
+
+_exactly: Final = msgspec.json.Decoder(float_hook=_want_exact).decode
 
 
 def _digits(text: str) -> tuple[str, str, int]:

@@ -252,19 +252,21 @@ class Hub:
         """Judge, then refuse, take on, or join the earlier call with the same key."""
         case = Case(event)
         if event.key is not None:
-            case.input_mac = self.fingerprints.input_mac(event.tool_id, event.input)
             case.key_id = self.fingerprints.key_id(case.caller, event.key)
             earlier = self._earlier(event, case.key_id, now)
             if earlier is not None:
                 served_by = earlier.provider if isinstance(earlier, Call) else earlier.settled.provider
                 refusal = self.judging.repeat_refusal(case, served_by, now)
                 if refusal is None:
-                    refusal = self._join(event, earlier, case.input_mac)
+                    refusal = self._join(event, earlier, self.fingerprints.input_mac(event.tool_id, event.input))
                 if refusal is not None:
                     self._refuse(event, refusal, now)
                 return
         refusal = self.judging.refusal(case, now)
         if refusal is None:
+            # Not before: a megabyte of numbers takes a third of a second, and nothing is compared with a refusal.
+            if event.key is not None and case.input_mac is None:
+                case.input_mac = self.fingerprints.input_mac(event.tool_id, event.input)
             self._take_on(case, now)
         else:
             self._refuse(event, refusal, now)

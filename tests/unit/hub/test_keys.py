@@ -69,6 +69,15 @@ def test_the_same_key_with_another_input_or_tool_is_a_conflict_and_runs_nothing(
     assert len(kit.deliveries) == 1
 
 
+def test_of_a_call_that_is_refused_no_input_is_compared(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To spell a megabyte of numbers anew takes a third of a second, for which everybody else would wait."""
+    looked_at: list[str] = []
+    for hub in kit.hubs:
+        monkeypatch.setattr(hub.fingerprints, "input_mac", lambda tool_id, _: looked_at.append(tool_id) or "mac")
+    assert kit.call("com.nobody/x", {"n": 1}, key="k").refused
+    assert looked_at == []
+
+
 def test_a_key_belongs_to_its_caller(kit: Kit) -> None:
     mine = kit.call("com.a/x", {"n": 1}, key="k")
     yours = kit.call("com.a/x", {"n": 2}, key="k", by=Principal("http:you"))

@@ -40,7 +40,7 @@ class OssaAsking(Struct, eq=False):
     @property
     def size(self) -> int:
         """What it holds."""
-        return len(self.message.payload)
+        return self.message.size
 
     @property
     def digest(self) -> bytes:

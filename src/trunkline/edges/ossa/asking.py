@@ -124,7 +124,7 @@ class Asker:
         """
         if message.type == EVENT and [one.agent_id for one in message.recipients] != [EXCHANGE]:
             raise Refused(BAD_REQUEST, f"an event goes to the recipient {EXCHANGE}, and to all who subscribed")
-        copies = len(message.payload) * len(message.recipients)
+        copies = message.size * len(message.recipients)
         if len(message.recipients) > 1 and copies > MAX_COPIES_BYTES:
             raise Refused(
                 INSUFFICIENT, f"the copies for all recipients have {copies} bytes, and {MAX_COPIES_BYTES} at most"
@@ -147,6 +147,7 @@ class Asker:
             tool_id = translate.PUBLISH
         elif (recipient.agent_id, message.action) != (EXCHANGE, REGISTER):
             tool_id = translate.tool_of(recipient.agent_id, message.action, self._aliases)
+            translate.check_depth(message.payload)
         # The first of a list has the message's own id, as one alone has: to write him in a list is no other message.
         is_first = recipient.agent_id == message.recipients[0].agent_id
         ref = message.message_id if is_first else f"{message.message_id}@{recipient.agent_id}"

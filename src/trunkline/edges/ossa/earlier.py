@@ -73,7 +73,7 @@ class EarlyAnswers:
         """Have this for a call that may be sent in a moment."""
         self.pop(correlation)
         self._found[correlation] = message
-        self._bytes += len(message.payload)
+        self._bytes += message.size
         while len(self._found) > MAX_EARLY or self._bytes > MAX_EARLY_BYTES:
             self.pop(next(iter(self._found)))
 
@@ -81,5 +81,5 @@ class EarlyAnswers:
         """The one of this correlation, which is then gone."""
         found = self._found.pop(correlation, None)
         if found is not None:
-            self._bytes -= len(found.payload)
+            self._bytes -= found.size
         return found

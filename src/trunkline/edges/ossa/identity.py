@@ -15,7 +15,6 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from trunkline.config import Ossa
 from trunkline.edges.exchange import Feed, Views
@@ -40,6 +39,9 @@ MAX_AHEAD_MS: Final = 300_000
 MAX_AGE_MS: Final = 86_400_000
 # A signature over more than this is checked beside the loop.
 HEAVY_BYTES: Final = 16_384
+# Numbers with a fraction or an exponent are looked at one by one, and once more for the key of a call: a megabyte of
+# them takes as long as so many megabytes of others.
+FLOATS_WEIGH: Final = 8
 NOT_YOURS: Final = "the signature's key is not a key of this sender"
 
 
@@ -51,6 +53,8 @@ class Known(Struct, frozen=True):
     token_sha256: str
     keys: AgentKeys
     is_sealed: bool = False
+    # What it counts as of what is checked for its sender, in bytes.
+    weight: int = 0
 
 
 class Identities:
@@ -73,16 +77,16 @@ class Identities:
             if keys is None:
                 await self._refuse_unknown(message, claim, data)
                 raise Refused(UNAUTHORIZED, NOT_YOURS)
-            form = await self._check(data, claim, keys)
-            if form is not None:
-                message = replace(reading.read(form, any_uuid=self._config.any_uuid), signature=message.signature)
-            return self._known(message, keys)
+            checked = await self._check(data, claim, keys)
+            if checked.rounded is not None:
+                message = reading.read(checked.rounded, any_uuid=self._config.any_uuid)
+            return self._known(message, keys, len(data) * FLOATS_WEIGH if checked.has_floats else len(data))
         except Refused as refused:
             refused.to, refused.correlation = message.sender, message.correlation
             refused.is_of_error = message.type == ERROR
             raise
 
-    async def _check(self, data: bytes, claim: signing.Claim, keys: AgentKeys) -> bytes | None:
+    async def _check(self, data: bytes, claim: signing.Claim, keys: AgentKeys) -> signing.Checked:
         if len(data) > HEAVY_BYTES:
             # The canonical form of a megabyte of numbers takes a tenth of a second: others have their turns.
             return await asyncio.to_thread(signing.check, data, claim, keys.checks)
@@ -124,7 +128,7 @@ class Identities:
                 return self._known(message, agent_keys(view.public))
         raise Refused(UNAUTHORIZED, "no agent of this id has a key here")
 
-    def _known(self, message: Message, keys: AgentKeys) -> Known:
+    def _known(self, message: Message, keys: AgentKeys, weight: int = 0) -> Known:
         digest = _digest(keys.kid)
         principal = self._feed.identify(EDGE, digest)
         # A record may hold a key for an id that became one of the exchange's own later.
@@ -132,7 +136,7 @@ class Identities:
             raise Refused(UNAUTHORIZED, NOT_YOURS)
         try:
             self._check_time(message)
-            return self._opened(Known(message, principal, digest, keys))
+            return self._opened(Known(message, principal, digest, keys, weight=weight))
         except Refused as refused:
             refused.proven = principal.identity
             raise

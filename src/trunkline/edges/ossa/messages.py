@@ -29,7 +29,7 @@ MAX_MESSAGE_BYTES: Final = 1_048_576
 MAX_DEPTH: Final = 64
 # Silent point 20.
 MAX_RECIPIENTS: Final = 100
-# What a message has besides its payload, at most, where we make it.
+# What a message has besides its payload, at most, where we make it, and mostly where others do.
 HEADER_ROOM: Final = 16_384
 # Fields of a header and of a sender that mean nothing here: they are handed on, once for each recipient.
 MAX_OTHERS_BYTES: Final = 8192
@@ -131,6 +131,15 @@ class Message(Struct, frozen=True):
     others: Mapping[str, Raw] = {}
     body_others: Mapping[str, Raw] = {}
     message_others: Mapping[str, Raw] = {}
+
+    @property
+    def size(self) -> int:
+        """What it holds, in bytes: its payload, and the fields that mean nothing here."""
+        size = len(self.payload)
+        for others in (self.others, self.body_others, self.message_others):
+            if others:
+                size += sum(len(part) for part in others.values())
+        return size
 
     @property
     def level(self) -> int:

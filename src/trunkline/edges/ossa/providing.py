@@ -363,7 +363,7 @@ class Provider:
         """Something that is not answered, a piece of a stream for one: of use now, or not at all."""
         if self.has_room:
             self._plain.append(Sending(message, is_sealed))
-            self._plain_bytes += len(message.payload)
+            self._plain_bytes += message.size
 
     def owe(self, message: Message, *, is_sealed: bool, now: Now) -> None:
         """A result, which is told again until it is acknowledged."""
@@ -379,7 +379,7 @@ class Provider:
         """What is to be sent next; from here on it counts as sent."""
         if self._plain:
             plain = self._plain.popleft()
-            self._plain_bytes -= len(plain.message.payload)
+            self._plain_bytes -= plain.message.size
             return plain
         queue = self._next_queue(now)
         sending = None if queue is None else queue.take(now.mono)

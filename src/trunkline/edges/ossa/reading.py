@@ -27,6 +27,7 @@ from trunkline.edges.ossa.messages import (
     CODES,
     ERROR,
     EVENT,
+    HEADER_ROOM,
     KNOWN,
     LOWEST_PRIORITY,
     MAJOR,
@@ -132,7 +133,7 @@ def _read(value: dict[str, Any], data: bytes, *, any_uuid: bool) -> Message:
         recipients,
         _time(header["timestamp"], "timestamp"),
         text_of(body["action"], "body.action"),
-        body_parts["payload"],
+        _payload(body_parts["payload"], data),
         _error(body_parts["error"]) if "error" in body else None,
         **{OPTIONAL[name]: read(header[name], name) for name, read in _READS.items() if name in header},
         signature=_signature(value["signature"]) if "signature" in value else None,
@@ -147,6 +148,11 @@ def _read(value: dict[str, Any], data: bytes, *, any_uuid: bool) -> Message:
     if sender + sum(len(name) + len(part) for name, part in message.others.items()) > MAX_OTHERS_BYTES:
         raise Refused(BAD_REQUEST, f"header: more than {MAX_OTHERS_BYTES} bytes of fields of your own")
     return message
+
+
+def _payload(payload: Raw, data: bytes) -> Raw:
+    # Copied where it would keep much else: what is kept of a message is counted by what it holds.
+    return payload if len(data) - len(payload) <= HEADER_ROOM else payload.copy()
 
 
 def _rest(parts: Mapping[str, Raw], known: frozenset[str]) -> dict[str, Raw]:
@@ -349,7 +355,7 @@ def read_ordinary(data: bytes) -> Message | None:
             (_ordinary_identity(header.recipient.agent_id, header.recipient.agent_type),),
             _time(header.timestamp, ""),
             text_of(body.action, ""),
-            body.payload,
+            _payload(body.payload, data),
             correlation_id=None if header.correlation_id is UNSET else text_of(header.correlation_id, ""),
             priority=None if header.priority is UNSET else header.priority,
             topic=None if header.topic is UNSET else topic_of(header.topic),

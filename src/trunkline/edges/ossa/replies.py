@@ -57,13 +57,13 @@ class OwedResults:
         """One more; the same result again is owed from now on."""
         earlier = self.drop(message.message_id)
         self._owed[message.message_id] = Owed(ref or ("" if earlier is None else earlier.ref), saying, message, ms)
-        self._bytes += len(message.payload)
+        self._bytes += message.size
 
     def drop(self, message_id: str) -> Owed | None:
         """It is not owed any more; what it was, if it was."""
         found = self._owed.pop(message_id, None)
         if found is not None:
-            self._bytes -= len(found.message.payload)
+            self._bytes -= found.message.size
         return found
 
     def drop_overdue(self, ms: int) -> Iterator[Owed]:

@@ -117,7 +117,7 @@ class OssaServer:
         agent_id = known.message.sender.agent_id
         if self._posts.get(agent_id, 0) >= MAX_POSTS:
             raise _about(known, Refused(INSUFFICIENT, f"{MAX_POSTS} requests of yours wait for replies"))
-        wait_s = self._peers.peer(known).pace.wait_s(len(data), self._peers.feed.now().mono)
+        wait_s = self._peers.peer(known).pace.wait_s(max(known.weight, len(data)), self._peers.feed.now().mono)
         if wait_s:
             text = "more than is checked for one agent; send less at a time"
             raise _about(known, Refused(RATE_LIMITED, text, retryAfterMs=int(wait_s * 1000) + 1))
@@ -182,11 +182,12 @@ class OssaServer:
         bad = 0
         try:
             while (data := await self._text(way)) is not None:
+                way.weight = len(data)
                 bad = 0 if await self._take(way, data) else bad + 1
                 if bad >= MAX_BAD:
                     await way.finish(CloseCode.POLICY_VIOLATION, f"{MAX_BAD} frames in a row that were no messages")
                     return
-                await self._slow_down(way, len(data))
+                await self._slow_down(way)
             if way.is_open and way.sent_bytes:
                 await way.finish(CloseCode.UNSUPPORTED_DATA, "one message in each text frame")
         except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
@@ -210,12 +211,12 @@ class OssaServer:
             await way.finish(CloseCode.POLICY_VIOLATION, NOTHING_GOOD if way.peer is None else NOTHING_NEW)
             return None
 
-    async def _slow_down(self, way: SocketWay, size: int) -> None:
+    async def _slow_down(self, way: SocketWay) -> None:
         """Who sends more than is checked for one agent is read more slowly, on all of its sockets together."""
         if way.peer is None:
             await asyncio.sleep(0)
             return
-        wait_s = way.peer.pace.wait_s(size, self._peers.feed.now().mono)
+        wait_s = way.peer.pace.wait_s(way.weight, self._peers.feed.now().mono)
         if wait_s:
             await asyncio.sleep(min(wait_s, MAX_PAUSE_S))
 
@@ -229,6 +230,7 @@ class OssaServer:
         """One frame; whether it was a message of the agent that this socket belongs to."""
         try:
             known = await self._peers.identities.read(data)
+            way.weight = max(way.weight, known.weight)
             peer = self._peers.peer(known)
             if way.peer is not None and way.agent_id != known.message.sender.agent_id:
                 raise _about(known, Refused(UNAUTHORIZED, f"this connection belongs to {way.agent_id}"))
@@ -282,6 +284,8 @@ class SocketWay:
         self.is_open = True
         # Whether the agent sent a frame that is not text.
         self.sent_bytes = False
+        # What its last message counts as, in bytes.
+        self.weight = 0
         self._on_unread = on_unread
         self._try_say: Say = socket.scope.get("extensions", {}).get(SAY, _says_nothing)
         # What waits to be said, and the size of that and of what is being said.

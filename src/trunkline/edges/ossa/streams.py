@@ -80,11 +80,11 @@ class OssaStreams:
     def _hold(self, stream: OssaStream, number: int, message: Message) -> None:
         if number in stream.held:
             return
-        if self._held >= MAX_HELD or self._held_bytes + len(message.payload) > MAX_HELD_BYTES:
+        if self._held >= MAX_HELD or self._held_bytes + message.size > MAX_HELD_BYTES:
             raise Refused(INSUFFICIENT, "too much waits for pieces that are missing")
         stream.held[number] = message
         self._held += 1
-        self._held_bytes += len(message.payload)
+        self._held_bytes += message.size
 
     def _go_on(self, stream: OssaStream, message: Message) -> list[Message]:
         going = [message]
@@ -94,7 +94,7 @@ class OssaStreams:
             if following is None:
                 return going
             self._held -= 1
-            self._held_bytes -= len(following.payload)
+            self._held_bytes -= following.size
             going.append(following)
         self._close(str(message.stream_id))
         return going
@@ -102,7 +102,7 @@ class OssaStreams:
     def _close(self, stream_id: str) -> None:
         stream = self._open.pop(stream_id)
         self._held -= len(stream.held)
-        self._held_bytes -= sum(len(one.payload) for one in stream.held.values())
+        self._held_bytes -= sum(one.size for one in stream.held.values())
 
     def forget(self, stream_id: str) -> None:
         """One that was begun is not taken after all."""

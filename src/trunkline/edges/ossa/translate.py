@@ -45,6 +45,8 @@ RETRY: Final = RetryPolicy((0.0, 1.0, 2.0))
 # A provider that answers with one of these did nothing yet (OSSA-067); replies of ours with them are not kept, since
 # what was asked may succeed later (silent point 17).
 RETRYABLE: Final = frozenset({UNAVAILABLE, TIMEOUT, RATE_LIMITED})
+# A payload is two levels deep in its message, and one more where it is wrapped.
+MAX_WRAPPED_DEPTH: Final = messages.MAX_DEPTH - 3
 # Of our identities an OSSA agent is shown the id; what has no type of its own is an integrator.
 OTHER_TYPE: Final = "integrator"
 
@@ -158,6 +160,17 @@ def tool_of(recipient: str, action: str, aliases: Mapping[str, str]) -> str:
             raise Refused(NOT_FOUND, f"no such action; there are {known}, and every tool as agent/tool")
         raise Refused(NOT_FOUND, "no such agent or action")
     return tool_id
+
+
+def check_depth(payload: Raw) -> None:
+    """``Refused`` if ``input_of`` makes it deeper than what the agent that is asked would read."""
+    if bytes(payload).startswith(b"{"):
+        return
+    try:
+        strictjson.check(bytes(payload), max_depth=MAX_WRAPPED_DEPTH)
+    except strictjson.NotStrictJson:
+        text = f"payload: nested deeper than {MAX_WRAPPED_DEPTH}, and no object; objects may have one level more"
+        raise Refused(BAD_REQUEST, text) from None
 
 
 def input_of(payload: Raw) -> Raw:

@@ -49,6 +49,25 @@ def test_a_value_that_is_no_object_is_wrapped(kit: Kit) -> None:
     assert line.got[-1]["body"]["payload"] == {"value": [1, 2]}
 
 
+def nested(levels: int) -> Any:
+    value: Any = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+def test_what_is_wrapped_is_no_deeper_than_its_recipient_reads(kit: Kit) -> None:
+    """A message may have 64 levels, and its payload is two levels down; wrapped it has one more."""
+    line, alice = bob(kit), kit.agent("alice")
+    alice.ask("request", "bob", "echo", nested(61))
+    assert line.got[-1]["body"]["payload"] == {"value": nested(61)}
+    alice.ask("request", "bob", "echo", {"own": nested(61)})
+    assert line.got[-1]["body"]["payload"] == {"own": nested(61)}
+    before = len(line.got)
+    refused = refusal(lambda: alice.ask("request", "bob", "echo", nested(62)))
+    assert (refused.error_code, len(line.got)) == (400, before)
+
+
 def test_a_repeat_gets_the_very_same_reply_and_runs_nothing(kit: Kit) -> None:
     line, alice = bob(kit), kit.agent("alice")
     message = alice.message("request", "bob", "echo", {"x": 1})

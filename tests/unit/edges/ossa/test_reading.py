@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.edges.ossa.examples import MISSING, changed
+from tests.unit.edges.ossa.examples import MISSING, REQUEST, changed
 from trunkline.edges.ossa import messages, reading
 from trunkline.edges.ossa.messages import Identity, Refused
 
@@ -184,6 +185,28 @@ def test_whatever_stands_in_a_field_the_message_is_read_or_refused_with_a_code_a
     with contextlib.suppress(Refused):
         message = reading.read(data)
         assert reading.read(messages.encode(message)).message_id == message.message_id
+
+
+@pytest.mark.parametrize("padding", ["spaces", "field"])
+def test_a_small_payload_does_not_keep_a_large_message(padding: str) -> None:
+    if padding == "spaces":
+        data = changed("body.payload", {"n": 1}).replace(b'{"n"', b" " * 500_000 + b'{"n"')
+    else:
+        data = changed("x-own", "x" * 500_000)
+    tracemalloc.start()
+    try:
+        kept = [reading.read(data[:-1] + b" " * number + b"}") for number in range(20)]
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < 2 * sum(message.size for message in kept) + 200_000
+
+
+def test_what_a_message_holds_is_counted_with_the_fields_that_nobody_knows() -> None:
+    plain = reading.read(json.dumps(REQUEST).encode())
+    assert plain.size == len(plain.payload)
+    for path in ("x-own", "header.x-own", "body.x-own"):
+        assert reading.read(changed(path, "x" * 1000)).size == plain.size + 1002
 
 
 def test_every_field_that_a_header_may_have_is_read() -> None:

@@ -252,3 +252,13 @@ def test_a_flood_of_what_has_no_rate_is_read_more_slowly(kit: Kit) -> None:
         for _ in range(10):
             kit.say(own, agent.signed(agent.message("heartbeat")))
         assert kit.post(agent.signed(agent.message("heartbeat"))).status == 429
+
+
+@pytest.mark.parametrize(("number", "status"), [(12, 202), (1.5, 429)])
+def test_numbers_that_take_long_to_check_count_for_more(kit: Kit, number: float, status: int) -> None:
+    agent = kit.agent("alice")
+    own = connected(kit, agent)
+    with patch.object(rates, "BURST_BYTES", 30_000), patch.object(rates, "BYTES_PER_S", 1000):
+        for _ in range(10):
+            kit.say(own, agent.signed(agent.message("heartbeat", payload={"n": number})))
+        assert kit.post(agent.signed(agent.message("heartbeat", payload={"n": number}))).status == status
