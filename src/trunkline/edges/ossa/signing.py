@@ -145,11 +145,11 @@ def read_claim(signature: str) -> Claim:
     if found is None:
         raise Refused(UNAUTHORIZED, "the signature is not a detached JWS")
     header, made = found.groups()
-    return Claim(_named_key(header), header, binascii.a2b_base64(made.encode().translate(_FROM_URL) + b"=="))
+    return Claim(named_key(header), header, binascii.a2b_base64(made.encode().translate(_FROM_URL) + b"=="))
 
 
 @functools.lru_cache(maxsize=READ_HEADERS)
-def _named_key(text: str) -> str:
+def named_key(text: str) -> str:
     """The key that a signature's header names."""
     try:
         header = json.loads(decoded(text), object_pairs_hook=_once)

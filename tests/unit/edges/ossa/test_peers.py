@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.ossa_messages import signed
 from tests.unit.edges.ossa.kit import Agent, Kit, finished, refusal
 from trunkline import entries
+from trunkline.edges.ossa import reading, signing
 from trunkline.edges.ossa.peers import FORGET_S
 from trunkline.events import SettingsChanged, SubscriptionEnded
 from trunkline.model import LATEST_MS, Decision, HubSettings, Policy, Rule
@@ -40,6 +42,28 @@ def test_a_number_is_handed_on_as_it_was_signed_and_not_as_somebody_wrote_it_sin
     read = finished(kit.peers.identities.read(written)).message
     assert bytes(read.payload) == b'{"n":9007199254740991.0,"part":0.5}'
     assert read.signature == json.loads(data)["signature"]
+
+
+LARGE = "x" * 20_000
+
+
+def test_a_large_message_of_a_stranger_is_refused_before_it_is_read(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    alice = kit.agent("alice")
+    message = alice.message("request", "bob", "work", {"text": LARGE, "signature": "not a message's"})
+    stranger = signed(message, signing.key_of(b"s" * 32))
+    unread = [stranger, json.dumps(message).encode(), b'{"a":' + json.dumps(LARGE).encode() + b',"signature":"x..y"}']
+    with monkeypatch.context() as patched:
+        patched.setattr(reading, "read", lambda *_, **__: pytest.fail("it was read"))
+        codes = [refusal(finished, kit.peers.identities.read(data)).error_code for data in (*unread, b"[" * 20_000)]
+    assert codes == [401, 401, 401, 400]
+
+
+async def test_a_large_message_of_an_agent_is_read_wherever_its_signature_stands(kit: Kit) -> None:
+    alice = kit.agent("alice")
+    data = json.loads(alice.signed(alice.message("request", "bob", "work", {"text": LARGE, "signature": "e30..e30"})))
+    turned = json.dumps({"signature": data["signature"], **data}, indent=1).encode()
+    for one in (json.dumps(data).encode(), turned):
+        assert len((await kit.peers.identities.read(one)).message.payload) > len(LARGE)
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
