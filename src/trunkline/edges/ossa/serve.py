@@ -241,6 +241,8 @@ class OssaServer:
                 peer.attach(way, way.origin)
                 self._close_oldest(peer)
         except Refused as refused:
+            if refused.error_code == UNAUTHORIZED and not way.is_proven:
+                await self._throttle.refused(way.origin)
             self._refuse(way, refused)
             return False
         try:

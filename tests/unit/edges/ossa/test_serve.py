@@ -11,8 +11,9 @@ from unittest.mock import patch
 import pytest
 
 from tests.fuzz.asgi import Socket
+from tests.ossa_messages import signed
 from tests.unit.edges.ossa.kit import OBJECT, Agent, Kit
-from trunkline.edges.ossa import rates, serve
+from trunkline.edges.ossa import rates, serve, signing
 
 
 @pytest.fixture
@@ -262,3 +263,18 @@ def test_numbers_that_take_long_to_check_count_for_more(kit: Kit, number: float,
         for _ in range(10):
             kit.say(own, agent.signed(agent.message("heartbeat", payload={"n": number})))
         assert kit.post(agent.signed(agent.message("heartbeat", payload={"n": number}))).status == status
+
+
+def test_who_names_no_key_is_answered_more_slowly_each_time_also_on_sockets(kit: Kit) -> None:
+    agent = kit.agent("alice")
+    own = connected(kit, agent)
+    strange = signed(agent.message("heartbeat"), signing.key_of(b"s" * 32))
+    first, second = kit.socket(), kit.socket()
+    kit.say(first, strange)
+    kit.say(second, strange)
+    assert (len(heard(first)), len(heard(second))) == (1, 0)
+    # Nobody else waits, and who proved who he is does not.
+    kit.say(own, strange)
+    assert [one["body"]["error"]["code"] for one in heard(own)] == [401]
+    kit.advance(0.2)
+    assert len(heard(second)) == 1
