@@ -29,7 +29,7 @@ from trunkline.edges.piped import KeptOwner, PipedSpec
 from trunkline.errors import ConfigError, SecretMissing
 from trunkline.events import AgentExited, AgentLaunched, AgentStopping, Event, Noticed
 from trunkline.host import isolation, processes
-from trunkline.host.confinement import advice
+from trunkline.host.confinement import advice, advice_on
 from trunkline.host.keeper import KILL_WAIT_S
 from trunkline.host.keeper_link import KeeperLink, Report, end_leftovers, end_strays
 from trunkline.host.kept import Kept, KeptPipes
@@ -55,6 +55,8 @@ NEVER_CAME_S: Final = 120.0
 SOON_S: Final = 30.0
 # Of the last line of an agent that left at once.
 MAX_SAID_CHARS: Final = 120
+# What an agent printed before its tool's failure was told arrives in its log later: the waits between looks for it.
+LOG_WAITS_S: Final = (0.1, 0.4, 1.5)
 # Between two tries to get a keeper, on a machine without memory, or where one dies at once.
 KEEPER_WAIT_S: Final = 1.0
 # What callers are told of an agent that another configuration stops or restarts.
@@ -234,6 +236,32 @@ class Supervisor:
                 what = "was silent" if run.has_come else "did not come in"
                 self._end_hanging(run, f"{what} for {patience_s:.0f} s and was ended")
 
+    def tool_raised(self, agent_id: str, exception: str) -> None:
+        """A tool failed with an exception: its log may name a path that its sandbox does not show it."""
+        agent = self._agents.get(agent_id)
+        run = None if agent is None else agent.run
+        if run is not None and run.view is not None and not run.is_looked_at:
+            run.is_looked_at = True
+            self._look_at_log(run, exception, LOG_WAITS_S)
+
+    def _look_at_log(self, run: Run, exception: str, waits_s: Sequence[float]) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(waits_s[0], self._find_missed, run, exception, waits_s[1:])
+
+    def _find_missed(self, run: Run, exception: str, waits_s: Sequence[float]) -> None:
+        agent = run.agent
+        if run.view is None or agent.run is not run:
+            return
+        printed = last_words(self._home / "logs" / agent.spec.agent_id, run.run_id)
+        missed = advice_on(run.view, printed, exception, self._table_of(agent))
+        if missed and missed != run.missed:
+            run.missed, waits_s = missed, ()
+            self._send({"do": "remark", "run_id": run.run_id, "text": missed})
+        if waits_s:
+            self._look_at_log(run, exception, waits_s)
+        else:
+            run.is_looked_at = False
+
     def _end_hanging(self, run: Run, why: str) -> None:
         if not run.ended_for and run.agent.run is run:
             run.ended_for = why
@@ -293,7 +321,7 @@ class Supervisor:
                 run_id=agent.run.run_id if agent.run is not None else None,
                 restarts=agent.life.restarts,
                 isolation="" if agent.isolation is None else agent.isolation.name,
-                note=agent.life.note,
+                note=agent.life.note or ("" if agent.run is None else agent.run.missed),
             )
             for agent_id, agent in self._agents.items()
         ]
