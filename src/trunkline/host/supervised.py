@@ -72,6 +72,8 @@ class Run(Struct):
     view: View | None = None
     uid: int | None = None
     began_at: float = 0.0
+    # Whether a process of it ever opened a connection.
+    has_connected: bool = False
     # Whether it ever came in, and why it was ended by us, if it was.
     has_come: bool = False
     ended_for: str = ""

@@ -61,6 +61,10 @@ LOG_WAITS_S: Final = (0.1, 0.4, 1.5)
 KEEPER_WAIT_S: Final = 1.0
 # What callers are told of an agent that another configuration stops or restarts.
 NOT_CONFIGURED: Final = "it is not configured any more"
+# What is added where an agent cannot start in the form that was written now, and runs in the one before.
+GOES_ON: Final = "; its process goes on as it was configured before"
+# What is said of a program that ended well, but was never an agent.
+NEVER_CONNECTED: Final = "it never connected: in Python, `agent.run()` may be missing at its end"
 OTHERWISE_CONFIGURED: Final = "its configuration changed, and it is being restarted"
 
 
@@ -151,7 +155,9 @@ class Supervisor:
                     done["started"].append(spec.agent_id)
                 self._perform(known, step)
                 continue
-            is_unfit, is_there = self._tell_problem(spec, done), known is not None and known.life.has_process
+            is_there = known is not None and known.life.has_process
+            goes_on = known is not None and known.life.state in {State.STARTING, State.RUNNING}
+            is_unfit = self._tell_problem(spec, done, more=GOES_ON if goes_on else "")
             if is_unfit and is_there:
                 continue
             if not is_unfit:
@@ -179,10 +185,12 @@ class Supervisor:
             return str(problem)
         return ""
 
-    def _tell_problem(self, spec: AgentSpec, done: dict[str, list[str]], *, is_ours: bool = True) -> bool:
+    def _tell_problem(
+        self, spec: AgentSpec, done: dict[str, list[str]], *, is_ours: bool = True, more: str = ""
+    ) -> bool:
         problem = self._problem(spec, is_ours=is_ours)
         if problem:
-            done.setdefault("cannot_start", []).append(f"{spec.agent_id}: {problem}")
+            done.setdefault("cannot_start", []).append(f"{spec.agent_id}: {problem}{more}")
         return bool(problem)
 
     def keep(self, program: AgentProgram, owner: KeptOwner, *, edge: str, table: str) -> str:
@@ -349,7 +357,10 @@ class Supervisor:
         if run is None or run.process is None or uid != (os.getuid() if run.uid is None else run.uid):
             return None
         leader = processes.read(process.sid)
-        return run.run_id if processes.in_session(process, leader, run.process.pid, run.process.start_time) else None
+        if not processes.in_session(process, leader, run.process.pid, run.process.start_time):
+            return None
+        run.has_connected = True
+        return run.run_id
 
     def peer_of(self, pid: int, uid: int) -> Peer:
         """Who a connecting process is. One that is gone already has no identity, and belongs to no run."""
@@ -500,6 +511,8 @@ class Supervisor:
             lines = [line.strip() for line in last_words(logs, run.run_id).splitlines()]
             said = next((line for line in reversed(lines) if line.isprintable() and line), "")
             reason = f"{how_it_ended(code)}, saying: {said[:MAX_SAID_CHARS]}" if said else reason
+        if code == 0 and agent.kept is None and agent.life.state is State.RUNNING and not run.has_connected:
+            reason = f"{reason or how_it_ended(code)}; {NEVER_CONNECTED}"
         step = agent.life.ended(code, reason, now, self._jitter())
         note = agent.life.note or reason or how_it_ended(code)
         if run.process is None:

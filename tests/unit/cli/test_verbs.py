@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from tests.inhabited import ALICE, ANY_OBJECT, CALL_ID, ECHO, LARGE_BYTES, MAIL, view
 from tests.unit.cli.conftest import Running, trunkline
 from trunkline import entries, input_conditions, schemas
+from trunkline.cli import steering
 from trunkline.cli.client import is_alive
 from trunkline.cli.main import VERBS, cli
 from trunkline.cli.tools import example_of, show_table
@@ -678,6 +679,47 @@ def test_reload_says_what_it_did(running: Running, monkeypatch: pytest.MonkeyPat
     said = running.run("reload")
     assert said.code == 1
     assert said.out.endswith("\n  cannot start: com.w: its folder /gone does not exist\n")
+
+
+ATTACHED, RUNNING, ENDED = (
+    AgentView("com.x", "opensentience", "ready", run_id="new"),
+    AgentView("com.x", "opensentience", "running", run_id="new"),
+    AgentView("com.x", "opensentience", "crashed", note="exit code 1; `trunkline reload` starts it again"),
+)
+
+
+@pytest.mark.parametrize("verb", [("reload",), ("start", "com.x"), ("restart", "com.x")], ids=" ".join)
+def test_who_starts_an_agent_is_told_whether_it_attached(
+    running: Running, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(running.exchange.operator, "reload", lambda: {"restarted": ["com.x"]})
+    monkeypatch.setattr(running.exchange.operator, "steer", lambda *_: True)
+    earlier = AgentView("com.x", "opensentience", "running" if verb[0] == "start" else "ready", run_id="old")
+
+    def seen(*views: AgentView) -> None:
+        """The first is seen before it is asked for, the last from then on."""
+        left = [earlier, earlier, *views]
+        monkeypatch.setattr(running.exchange.views, "agents", lambda: [left.pop(0) if len(left) > 1 else left[0]])
+
+    seen(RUNNING, ATTACHED)
+    said = running.run(*verb)
+    assert (said.code, said.out.splitlines()[-1].strip()) == (0, "com.x is attached")
+    seen(RUNNING, ENDED)
+    said = running.run("--home", str(running.home), *verb)
+    home = f"--home {running.home}"
+    ended = f"com.x ended: exit code 1; `trunkline reload {home}` starts it again; trunkline logs com.x {home}"
+    assert (said.code, said.out.splitlines()[-1].strip()) == (1, ended)
+    seen(RUNNING, ENDED)
+    said = running.run(*verb, "--json")
+    assert (said.code, said.json["agents"][0]["state"]) == (1, "crashed")
+    seen(RUNNING, ENDED)
+    said = running.run(*verb, "--no-wait")
+    assert (said.code, "ended" in said.out) == (0, False)
+    monkeypatch.setattr(steering, "START_WAIT_S", 0.1)
+    seen(RUNNING)
+    said = running.run(*verb)
+    last = "com.x runs and has not connected yet; `trunkline agents` shows how it is"
+    assert (said.code, said.out.splitlines()[-1].strip()) == (0, last)
 
 
 def test_a_reload_that_changes_nothing_says_so(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
