@@ -428,6 +428,28 @@ def test_the_id_of_an_agent_lists_what_it_offers(running: Running, monkeypatch: 
     assert [line.split()[0] for line in lines] == ["TOOL", "com.me.shop/buy"]
 
 
+def test_tools_of_agents_that_are_gone_are_left_out_of_the_list(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.exchange.token("opensentience", "com.by-token")
+    running.exchange.token("chiffon", "by-token")
+    crashed = AgentView("com.crashed", "opensentience", "crashed")
+    monkeypatch.setattr(running.exchange.views, "agents", lambda: [crashed])
+    away = ["com.gone", "com.by-token", "chiffon.by-token", "com.crashed"]
+    found = [ToolView(f"{one}/do", "unavailable", "Text.", Raw(b"{}")) for one in away]
+    monkeypatch.setattr(running.exchange.views, "tools", lambda *_: found)
+    said = running.run("tools")
+    assert [line.split()[0] for line in said.out.splitlines()] == ["TOOL", *(f"{one}/do" for one in away[1:])]
+    assert said.err == "left out, as they are gone: the tools of com.gone; trunkline tools --all\n"
+    for arguments in (("tools", "--all"), ("tools", "com.gone"), ("tools", "com.gone/do"), ("tools", "--json")):
+        said = running.run(*arguments)
+        assert ("com.gone/do" in said.out, said.err) == (True, "")
+    running.exchange.revoke("opensentience", "com.by-token")
+    assert "the tools of com.by-token, com.gone;" in running.run("tools").err
+    monkeypatch.setattr(running.exchange.views, "tools", lambda *_: found[:1])
+    assert running.run("tools").out.startswith("No tools")
+
+
 @pytest.mark.parametrize("columns", [80, 200])
 def test_on_a_narrow_terminal_a_description_has_a_line_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
