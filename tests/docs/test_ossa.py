@@ -74,6 +74,9 @@ def test_the_agent_on_the_page_registers_and_answers_calls(tmp_path: Path) -> No
         agent = subprocess.Popen([sys.executable, str(tmp_path / "peer.py")], env=environment)
         try:
             exchange.wait_tool("bob/greet")
+            for bad in ({}, {"name": 1}):
+                error = exchange.call("bob/greet", bad)["error"]
+                assert (error["code"], error["message"]) == ("tool.invalid_input", "name: a text is expected")
             assert exchange.call("bob/greet", {"name": "you"})["output"] == {"text": "hello, you"}
         finally:
             agent.kill()

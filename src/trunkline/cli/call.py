@@ -137,6 +137,9 @@ def _tell(settings: CommandSettings, known: KnownCall, has_failed: Callable[[byt
     error = known.error or {"code": f"call.{known.status}", "message": "no reason was given"}
     # No CommandFailed: for a program all of it has just been said.
     note(printable(f"{error['code']}: {error['message']}"))
+    kept = (error.get("details") or {}).get("$file")
+    if error["code"] == "tool.output_too_large" and isinstance(kept, str):
+        note(f"all of it: {printable(kept)}")
     agent_id = str(decode(known.whole).get("tool_id", "")).partition("/")[0]
     if error["code"] == "tool.failed" and agent_id and (settings.home.logs_folder / agent_id).is_dir():
         note(f"what it printed: {typed(f'logs {printable(agent_id)}')}")

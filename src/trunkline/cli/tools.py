@@ -22,6 +22,7 @@ from trunkline.cli.terminal import (
     did_you_mean,
     heading,
     near,
+    note,
     printable,
     say,
     status_word,
@@ -29,7 +30,7 @@ from trunkline.cli.terminal import (
     typed,
     width,
 )
-from trunkline.model import MOUNT_PREFIX
+from trunkline.model import MOUNT_PREFIX, tool_agent
 
 # Columns in which a description still says something.
 _LEAST_DESCRIPTION: Final = 40
@@ -37,17 +38,22 @@ _LEAST_DESCRIPTION: Final = 40
 
 @click.command()
 @click.argument("tool", required=False, shell_complete=tools_here)
+@click.option("--all", "everything", is_flag=True, help="Also those of agents that are gone, see above.")
 @shared
-def tools(settings: CommandSettings, tool: str | None) -> None:
+def tools(settings: CommandSettings, tool: str | None, everything: bool) -> None:
     """What can be called; with the name of a TOOL its description, its schemas and a call to try. With the id of an
     agent, what that one offers.
+
+    Tools of agents that are gone (not configured, not connected, without a token) are left out; the exchange forgets
+    them at its next start.
 
     \b
     trunkline tools
     trunkline tools com.example.clock
     trunkline tools com.example.clock/countdown
     """
-    found = all_tools(settings.connect())
+    exchange = settings.connect()
+    found = all_tools(exchange)
     of_agent = [one for one in found if tool is not None and one["tool_id"].startswith(f"{tool}/")]
     if of_agent:
         found, tool = of_agent, None
@@ -55,6 +61,8 @@ def tools(settings: CommandSettings, tool: str | None) -> None:
         found = _named(tool, found)
     if settings.shown_as_json({"tools": found}):
         return
+    gone = set() if everything or tool is not None or of_agent else _gone(exchange, found)
+    found = [one for one in found if tool_agent(one["tool_id"]) not in gone]
     if not found:
         say(f"No tools: no agent has announced any. `{typed('agents')}` shows who is there.")
     elif tool is not None:
@@ -62,6 +70,21 @@ def tools(settings: CommandSettings, tool: str | None) -> None:
             _describe(one)
     else:
         show_table(found)
+    if gone:
+        note(f"left out, as they are gone: the tools of {printable(', '.join(sorted(gone)))}; {typed('tools --all')}")
+
+
+def _gone(exchange: ExchangeClient, found: list[dict[str, Any]]) -> set[str]:
+    """The agents that offered some of these tools, and are neither configured nor connected, nor may come again."""
+    away = {tool_agent(one["tool_id"]) for one in found if one["status"] == "unavailable"}
+    away -= {tool_agent(one["tool_id"]) for one in found if one["status"] != "unavailable"}
+    if away:
+        away -= {one["agent_id"] for one in exchange.get(at("agents"))["agents"]}
+    if away:
+        for one in exchange.get(at("tokens"))["tokens"]:
+            if not one.get("revoked"):
+                away -= {one["agent"], f"{one['edge']}.{one['agent']}"}
+    return away
 
 
 def show_table(found: list[dict[str, Any]]) -> None:
@@ -159,10 +182,10 @@ def _further(code: str, tool: str) -> str:
 def _is_away(exchange: ExchangeClient, agent: dict[str, Any]) -> str:
     """What keeps an agent away that the exchange launches or connects to."""
     agent_id, state = agent["agent_id"], agent["state"]
-    note = f" ({agent['note']})" if agent.get("note") else ""
+    why = f" ({agent['note']})" if agent.get("note") else ""
     how = "runs and has not connected yet" if state in {"starting", "running"} else f"is {state}"
-    how = "is restarting" if state == "stopping" and not note else how
-    return f"{agent_id} {how}{note}: {_where_to_look(exchange, agent_id)}"
+    how = "is restarting" if state == "stopping" and not why else how
+    return f"{agent_id} {how}{why}: {_where_to_look(exchange, agent_id)}"
 
 
 def _where_to_look(exchange: ExchangeClient, agent_id: str) -> str:

@@ -179,6 +179,12 @@ def advice(view: View, printed: str, table: str = "[[agent]]") -> str:
     return ""
 
 
+def advice_on(view: View, printed: str, exception: str, table: str = "[[agent]]") -> str:
+    """The same for an exception of a tool, whose agent goes on: the last line that names this type of it counts."""
+    named = [line for line in printed.splitlines() if exception in line]
+    return advice(view, named[-1], table) if named else ""
+
+
 def _advice_for(view: View, path: str, line: str, table: str) -> str:
     if _is_system(path) or is_below(path, view.folder) or path == view.socket or _below_any(path, view.writable):
         return ""

@@ -8,6 +8,7 @@ when to start and stop is the supervisor's business, at the other end of a socke
                                                                     fork, but do not run the command yet
     {"do": "go", "run_id"}                                          run it
     {"do": "stop", "run_id", "grace_s"}                             SIGTERM, and SIGKILL after the grace
+    {"do": "remark", "run_id", "text"}                              a line of the exchange's own for its log
 
     {"report": "launched", "run_id", "pid", "start_time", "pipes"}  forked and ready to go
     {"report": "failed", "run_id", "reason"}                        could not be launched
@@ -215,6 +216,8 @@ class Keeper:
             return  # It ended while the command was on its way, and the report of that is on its way back.
         elif command["do"] == "stop":
             self._end(run, command["grace_s"])
+        elif command["do"] == "remark":
+            self._guard(run, lambda run: run.log.remark(command["text"]))
         elif run.gate is not None:
             run.has_begun = True
             with suppress(ConnectionError):

@@ -77,6 +77,11 @@ class RunLog:
         self._write(self._take_line() + _TOO_LONG.sub(self._cut_match, complete + newline))
         self._extend_line(tail)
 
+    def remark(self, text: str) -> None:
+        """Say something of our own between two lines of the agent's."""
+        if not self._is_full:
+            self._write(b"[trunkline: %s]\n" % text.encode(errors="backslashreplace"))
+
     def close(self) -> None:
         """Write the line that was not ended, if any, and close the file."""
         try:

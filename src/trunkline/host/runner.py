@@ -30,7 +30,7 @@ from trunkline.hub.hub import Hub
 from trunkline.hub.state import JUMP_MS
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.sensitive import hashed
-from trunkline.model import Fault, Guard, Now, Peer, Principal, Router, Status, fault, is_told_of
+from trunkline.model import Fault, Guard, Now, Peer, Principal, Router, Status, fault, is_told_of, tool_agent
 from trunkline.shown import AgentView
 
 log = logging.getLogger("trunkline")
@@ -62,6 +62,9 @@ class Processes(Protocol):
 
     def views(self) -> list[AgentView]:
         """What is to be said of each agent's process."""
+
+    def tool_raised(self, agent_id: str, exception: str) -> None:
+        """A tool of this agent failed with an exception of this type."""
 
 
 class Record(Protocol):
@@ -208,6 +211,8 @@ class Runner:
             for effect in handle(event, now):
                 if isinstance(effect, Entry):
                     ledger.append(effect)
+                    if type(effect) is CallSettled and effect.fault is not None:
+                        self._tell_processes(effect, effect.fault)
                     # A question also for those who come to watch before it is on disk: they do not find it open yet.
                     if self._watchers or type(effect) is QuestionOpened:
                         self._unshown.append((effect.n, effect))
@@ -224,6 +229,11 @@ class Runner:
                     ledger.poll()
                     if self._dead:
                         return
+
+    def _tell_processes(self, entry: CallSettled, why: Fault) -> None:
+        exception, settled = (why.details or {}).get("exception"), self.hub.state.recent.get(entry.call_id)
+        if why.code == "tool.failed" and isinstance(exception, str) and exception and settled is not None:
+            self._processes.tool_raised(tool_agent(entry.provider or settled.accepted.tool_id), exception)
 
     def _hold(self, after: int, what: ToSession | Callable[[], None]) -> None:
         """Let something wait for an entry, and behind all that wait already."""

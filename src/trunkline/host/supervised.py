@@ -72,9 +72,14 @@ class Run(Struct):
     view: View | None = None
     uid: int | None = None
     began_at: float = 0.0
+    # Whether a process of it ever opened a connection.
+    has_connected: bool = False
     # Whether it ever came in, and why it was ended by us, if it was.
     has_come: bool = False
     ended_for: str = ""
+    # What its tools missed in its sandbox, and whether its log is about to be looked at for that.
+    missed: str = ""
+    is_looked_at: bool = False
     # Of one that is kept for an edge.
     pipes: KeptPipes | None = None
 

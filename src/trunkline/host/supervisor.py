@@ -29,7 +29,7 @@ from trunkline.edges.piped import KeptOwner, PipedSpec
 from trunkline.errors import ConfigError, SecretMissing
 from trunkline.events import AgentExited, AgentLaunched, AgentStopping, Event, Noticed
 from trunkline.host import isolation, processes
-from trunkline.host.confinement import advice
+from trunkline.host.confinement import advice, advice_on
 from trunkline.host.keeper import KILL_WAIT_S
 from trunkline.host.keeper_link import KeeperLink, Report, end_leftovers, end_strays
 from trunkline.host.kept import Kept, KeptPipes
@@ -55,10 +55,16 @@ NEVER_CAME_S: Final = 120.0
 SOON_S: Final = 30.0
 # Of the last line of an agent that left at once.
 MAX_SAID_CHARS: Final = 120
+# What an agent printed before its tool's failure was told arrives in its log later: the waits between looks for it.
+LOG_WAITS_S: Final = (0.1, 0.4, 1.5)
 # Between two tries to get a keeper, on a machine without memory, or where one dies at once.
 KEEPER_WAIT_S: Final = 1.0
 # What callers are told of an agent that another configuration stops or restarts.
 NOT_CONFIGURED: Final = "it is not configured any more"
+# What is added where an agent cannot start in the form that was written now, and runs in the one before.
+GOES_ON: Final = "; its process goes on as it was configured before"
+# What is said of a program that ended well, but was never an agent.
+NEVER_CONNECTED: Final = "it never connected: in Python, `agent.run()` may be missing at its end"
 OTHERWISE_CONFIGURED: Final = "its configuration changed, and it is being restarted"
 
 
@@ -149,7 +155,9 @@ class Supervisor:
                     done["started"].append(spec.agent_id)
                 self._perform(known, step)
                 continue
-            is_unfit, is_there = self._tell_problem(spec, done), known is not None and known.life.has_process
+            is_there = known is not None and known.life.has_process
+            goes_on = known is not None and known.life.state in {State.STARTING, State.RUNNING}
+            is_unfit = self._tell_problem(spec, done, more=GOES_ON if goes_on else "")
             if is_unfit and is_there:
                 continue
             if not is_unfit:
@@ -177,10 +185,12 @@ class Supervisor:
             return str(problem)
         return ""
 
-    def _tell_problem(self, spec: AgentSpec, done: dict[str, list[str]], *, is_ours: bool = True) -> bool:
+    def _tell_problem(
+        self, spec: AgentSpec, done: dict[str, list[str]], *, is_ours: bool = True, more: str = ""
+    ) -> bool:
         problem = self._problem(spec, is_ours=is_ours)
         if problem:
-            done.setdefault("cannot_start", []).append(f"{spec.agent_id}: {problem}")
+            done.setdefault("cannot_start", []).append(f"{spec.agent_id}: {problem}{more}")
         return bool(problem)
 
     def keep(self, program: AgentProgram, owner: KeptOwner, *, edge: str, table: str) -> str:
@@ -233,6 +243,32 @@ class Supervisor:
             if now - agent.unwell_since >= patience_s and not run.ended_for:
                 what = "was silent" if run.has_come else "did not come in"
                 self._end_hanging(run, f"{what} for {patience_s:.0f} s and was ended")
+
+    def tool_raised(self, agent_id: str, exception: str) -> None:
+        """A tool failed with an exception: its log may name a path that its sandbox does not show it."""
+        agent = self._agents.get(agent_id)
+        run = None if agent is None else agent.run
+        if run is not None and run.view is not None and not run.is_looked_at:
+            run.is_looked_at = True
+            self._look_at_log(run, exception, LOG_WAITS_S)
+
+    def _look_at_log(self, run: Run, exception: str, waits_s: Sequence[float]) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(waits_s[0], self._find_missed, run, exception, waits_s[1:])
+
+    def _find_missed(self, run: Run, exception: str, waits_s: Sequence[float]) -> None:
+        agent = run.agent
+        if run.view is None or agent.run is not run:
+            return
+        printed = last_words(self._home / "logs" / agent.spec.agent_id, run.run_id)
+        missed = advice_on(run.view, printed, exception, self._table_of(agent))
+        if missed and missed != run.missed:
+            run.missed, waits_s = missed, ()
+            self._send({"do": "remark", "run_id": run.run_id, "text": missed})
+        if waits_s:
+            self._look_at_log(run, exception, waits_s)
+        else:
+            run.is_looked_at = False
 
     def _end_hanging(self, run: Run, why: str) -> None:
         if not run.ended_for and run.agent.run is run:
@@ -293,7 +329,7 @@ class Supervisor:
                 run_id=agent.run.run_id if agent.run is not None else None,
                 restarts=agent.life.restarts,
                 isolation="" if agent.isolation is None else agent.isolation.name,
-                note=agent.life.note,
+                note=agent.life.note or ("" if agent.run is None else agent.run.missed),
             )
             for agent_id, agent in self._agents.items()
         ]
@@ -321,7 +357,10 @@ class Supervisor:
         if run is None or run.process is None or uid != (os.getuid() if run.uid is None else run.uid):
             return None
         leader = processes.read(process.sid)
-        return run.run_id if processes.in_session(process, leader, run.process.pid, run.process.start_time) else None
+        if not processes.in_session(process, leader, run.process.pid, run.process.start_time):
+            return None
+        run.has_connected = True
+        return run.run_id
 
     def peer_of(self, pid: int, uid: int) -> Peer:
         """Who a connecting process is. One that is gone already has no identity, and belongs to no run."""
@@ -472,6 +511,8 @@ class Supervisor:
             lines = [line.strip() for line in last_words(logs, run.run_id).splitlines()]
             said = next((line for line in reversed(lines) if line.isprintable() and line), "")
             reason = f"{how_it_ended(code)}, saying: {said[:MAX_SAID_CHARS]}" if said else reason
+        if code == 0 and agent.kept is None and agent.life.state is State.RUNNING and not run.has_connected:
+            reason = f"{reason or how_it_ended(code)}; {NEVER_CONNECTED}"
         step = agent.life.ended(code, reason, now, self._jitter())
         note = agent.life.note or reason or how_it_ended(code)
         if run.process is None:

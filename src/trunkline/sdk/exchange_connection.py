@@ -248,11 +248,13 @@ class ExchangeConnection:
             return
         output = outcome.output
         if output is not None and self._output_files is not None and not socket.session.fits(output):
-            outcome = self._as_file_reference(call_id, output, outcome)
+            outcome = self._as_file_reference(call_id, output, outcome, socket.session.max_frame_bytes)
         socket.session.finish(call_id, outcome.status, socket.now(), output=outcome.output, error=outcome.fault)
         socket.write_soon()
 
-    def _as_file_reference(self, call_id: str, output: bytes, outcome: CallOutcome) -> CallOutcome:
+    def _as_file_reference(
+        self, call_id: str, output: bytes, outcome: CallOutcome, max_frame_bytes: int
+    ) -> CallOutcome:
         """A result that no frame holds: a reference to a file with it (OS-153)."""
         assert self._output_files is not None
         try:
@@ -264,7 +266,7 @@ class ExchangeConnection:
             return outcome
         if outcome.may_be_file:
             return CallOutcome(Status.SUCCEEDED, msgspec.json.encode(kept))
-        text = "the result does not fit into a frame; it is in the file that the details name"
+        text = f"{messages.no_room('the result', max_frame_bytes)}; it is in the file that the details name"
         return CallOutcome(Status.FAILED, fault=fault("tool.output_too_large", text, details=kept))
 
     def report(self, health: HealthWord, details: bytes | None) -> None:

@@ -82,6 +82,9 @@ class NoProcesses:
         """None."""
         return []
 
+    def tool_raised(self, agent_id: str, exception: str) -> None:
+        """There is nobody to look at."""
+
 
 class MemoryRunner(Runner):
     """The real runner; what it recorded is on disk before ``feed`` returns, and the hub's invariants hold."""

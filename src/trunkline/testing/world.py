@@ -563,3 +563,6 @@ class World:
     def views(self) -> list[AgentView]:
         """What is to be said of each agent's process."""
         return [AgentView(run.agent_id, "opensentience", "running", pid=pid) for pid, run in self._runs.items()]
+
+    def tool_raised(self, agent_id: str, exception: str) -> None:
+        """Agents have no logs here."""

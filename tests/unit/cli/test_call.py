@@ -109,6 +109,16 @@ def test_a_directive_for_a_tool_that_needs_none_is_refused(running: Running) -> 
     assert said.err == f"state.conflict: {TOOL} needs no directive; call it without --directive\n"
 
 
+def test_a_result_that_does_not_fit_is_named_by_its_file(running: Running) -> None:
+    kept = {"$file": "/home/x/\x1b.json", "bytes": 5_000_000, "sha256": "0" * 64}
+    settle(running, Status.FAILED, fault=fault("tool.output_too_large", "it does not fit", details=kept))
+    said = running.run("call", TOOL)
+    assert said.code == 1
+    assert said.err == "tool.output_too_large: it does not fit\nall of it: /home/x/\\u001b.json\n"
+    settle(running, Status.FAILED, fault=fault("tool.output_too_large", details={"$file": 1}))
+    assert "all of it" not in running.run("call", TOOL).err
+
+
 def test_a_tool_that_failed_says_where_its_agent_printed_why_if_that_is_here(running: Running) -> None:
     settle(running, Status.FAILED, fault=fault("tool.failed"))
     assert running.run("call", TOOL).err == "tool.failed: the tool failed\n"

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from tests.inhabited import ALICE, ANY_OBJECT, CALL_ID, ECHO, LARGE_BYTES, MAIL, view
 from tests.unit.cli.conftest import Running, trunkline
 from trunkline import entries, input_conditions, schemas
+from trunkline.cli import steering
 from trunkline.cli.client import is_alive
 from trunkline.cli.main import VERBS, cli
 from trunkline.cli.tools import example_of, show_table
@@ -427,6 +428,28 @@ def test_the_id_of_an_agent_lists_what_it_offers(running: Running, monkeypatch: 
     assert [line.split()[0] for line in lines] == ["TOOL", "com.me.shop/buy"]
 
 
+def test_tools_of_agents_that_are_gone_are_left_out_of_the_list(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.exchange.token("opensentience", "com.by-token")
+    running.exchange.token("chiffon", "by-token")
+    crashed = AgentView("com.crashed", "opensentience", "crashed")
+    monkeypatch.setattr(running.exchange.views, "agents", lambda: [crashed])
+    away = ["com.gone", "com.by-token", "chiffon.by-token", "com.crashed"]
+    found = [ToolView(f"{one}/do", "unavailable", "Text.", Raw(b"{}")) for one in away]
+    monkeypatch.setattr(running.exchange.views, "tools", lambda *_: found)
+    said = running.run("tools")
+    assert [line.split()[0] for line in said.out.splitlines()] == ["TOOL", *(f"{one}/do" for one in away[1:])]
+    assert said.err == "left out, as they are gone: the tools of com.gone; trunkline tools --all\n"
+    for arguments in (("tools", "--all"), ("tools", "com.gone"), ("tools", "com.gone/do"), ("tools", "--json")):
+        said = running.run(*arguments)
+        assert ("com.gone/do" in said.out, said.err) == (True, "")
+    running.exchange.revoke("opensentience", "com.by-token")
+    assert "the tools of com.by-token, com.gone;" in running.run("tools").err
+    monkeypatch.setattr(running.exchange.views, "tools", lambda *_: found[:1])
+    assert running.run("tools").out.startswith("No tools")
+
+
 @pytest.mark.parametrize("columns", [80, 200])
 def test_on_a_narrow_terminal_a_description_has_a_line_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
@@ -678,6 +701,47 @@ def test_reload_says_what_it_did(running: Running, monkeypatch: pytest.MonkeyPat
     said = running.run("reload")
     assert said.code == 1
     assert said.out.endswith("\n  cannot start: com.w: its folder /gone does not exist\n")
+
+
+ATTACHED, RUNNING, ENDED = (
+    AgentView("com.x", "opensentience", "ready", run_id="new"),
+    AgentView("com.x", "opensentience", "running", run_id="new"),
+    AgentView("com.x", "opensentience", "crashed", note="exit code 1; `trunkline reload` starts it again"),
+)
+
+
+@pytest.mark.parametrize("verb", [("reload",), ("start", "com.x"), ("restart", "com.x")], ids=" ".join)
+def test_who_starts_an_agent_is_told_whether_it_attached(
+    running: Running, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(running.exchange.operator, "reload", lambda: {"restarted": ["com.x"]})
+    monkeypatch.setattr(running.exchange.operator, "steer", lambda *_: True)
+    earlier = AgentView("com.x", "opensentience", "running" if verb[0] == "start" else "ready", run_id="old")
+
+    def seen(*views: AgentView) -> None:
+        """The first is seen before it is asked for, the last from then on."""
+        left = [earlier, earlier, *views]
+        monkeypatch.setattr(running.exchange.views, "agents", lambda: [left.pop(0) if len(left) > 1 else left[0]])
+
+    seen(RUNNING, ATTACHED)
+    said = running.run(*verb)
+    assert (said.code, said.out.splitlines()[-1].strip()) == (0, "com.x is attached")
+    seen(RUNNING, ENDED)
+    said = running.run("--home", str(running.home), *verb)
+    home = f"--home {running.home}"
+    ended = f"com.x ended: exit code 1; `trunkline reload {home}` starts it again; trunkline logs com.x {home}"
+    assert (said.code, said.out.splitlines()[-1].strip()) == (1, ended)
+    seen(RUNNING, ENDED)
+    said = running.run(*verb, "--json")
+    assert (said.code, said.json["agents"][0]["state"]) == (1, "crashed")
+    seen(RUNNING, ENDED)
+    said = running.run(*verb, "--no-wait")
+    assert (said.code, "ended" in said.out) == (0, False)
+    monkeypatch.setattr(steering, "START_WAIT_S", 0.1)
+    seen(RUNNING)
+    said = running.run(*verb)
+    last = "com.x runs and has not connected yet; `trunkline agents` shows how it is"
+    assert (said.code, said.out.splitlines()[-1].strip()) == (0, last)
 
 
 def test_a_reload_that_changes_nothing_says_so(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.attack.sandbox.conftest import MISSING
+from tests.running import running, wait_until
 from tests.unit.host.conftest import Host, command_line, content, is_running
 from trunkline.host import isolation, processes
 from trunkline.host.isolation import Isolation, Sandbox, choose
@@ -261,6 +263,75 @@ async def test_an_agent_that_misses_a_file_is_told_which_key_to_add(
     assert expected in host.view("a").note
     assert expected in host.exited("a")[0].note
     assert f'shows it to read only: add write = ["{work}"]' in host.view("b").note
+
+
+# Prints what tools raise, and goes on.
+RAISING = """
+import time, traceback
+try:
+    open({path!r})
+except OSError:
+    traceback.print_exc()
+time.sleep(600)
+"""
+
+
+async def test_an_agent_whose_tool_misses_a_file_is_told_which_key_to_add_and_goes_on(
+    host: Host, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    outside, work = tmp_path / "elsewhere", tmp_path / "work"
+    outside.mkdir()
+    work.mkdir()
+    (outside / "data").write_text("x")
+    hidden, missing = str(outside / "data"), str(work / "missing")
+    raised = "FileNotFoundError" if sandbox.kind == "bubblewrap" else "PermissionError"
+    specs = [python(name, work, RAISING.format(path=path)) for name, path in (("a", hidden), ("b", missing))]
+    await launch(host, *specs)
+    for agent_id, exception in (("a", raised), ("b", "FileNotFoundError"), ("nobody", raised)):
+        await host.until(lambda: agent_id == "nobody" or host.state(agent_id) == "running", "it runs")  # noqa: B023
+        host.supervisor.tool_raised(agent_id, exception)
+    expected = f'it named {hidden}, which its sandbox does not show it: add read = ["{outside}"] to its [[agent]]'
+    await host.until(lambda: f"[trunkline: {expected}]\n" in host.log("a"), "the hint in the log")
+    assert (host.view("a").state, host.view("a").note) == ("running", expected)
+    # Asked again it says nothing new, and of a file that is nowhere it has nothing to say.
+    host.supervisor.tool_raised("a", raised)
+    await host.until(lambda: not any(agent.run.is_looked_at for agent in host.supervisor._agents.values()), "all looks")  # type: ignore[union-attr]
+    assert host.log("a").count(expected) == 1
+    assert host.view("b").note == ""
+
+
+READER = """
+from trunkline import Agent
+agent = Agent("com.test.reader")
+
+@agent.tool
+def read(path: str) -> str:
+    "Read a file."
+    return open(path).read()
+
+agent.run()
+"""
+
+
+def test_the_note_of_an_agent_says_what_its_tool_missed(short_path: Path) -> None:
+    work, outside = short_path / "work", short_path / "elsewhere"
+    work.mkdir()
+    outside.mkdir()
+    (work / "reader.py").write_text(READER)
+    (outside / "data").write_text("x")
+    settings = f'[[agent]]\nid = "com.test.reader"\ncommand = ["python", "reader.py"]\ncwd = "{work}"\n'
+    with running(short_path / "home", settings) as exchange:
+        exchange.wait_tool("com.test.reader/read")
+        answer = exchange.call("com.test.reader/read", {"path": str(outside / "data")})
+        if answer["status"] == "succeeded":
+            pytest.skip("no sandbox holds here")
+        assert str(outside) not in answer["error"]["message"]
+
+        def notes() -> str:
+            return json.dumps(exchange.request("GET", "/v1/agents")[1])
+
+        expected = json.dumps(f'which its sandbox does not show it: add read = ["{outside}"] to its [[agent]]')
+        wait_until(lambda: expected[1:] in notes(), "the note")
 
 
 # --- a user of its own ------------------------------------------------------------------------------------------------

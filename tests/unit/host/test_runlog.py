@@ -36,6 +36,20 @@ def test_what_was_printed_is_in_the_file_line_by_line(tmp_path: Path) -> None:
     assert written(tmp_path / "a" / "log", [b"one\ntw", b"o\n\nthr", b"ee"]) == b"one\ntwo\n\nthree\n"
 
 
+def test_a_remark_of_the_exchange_is_a_line_of_its_own_and_stays_below_the_cap(tmp_path: Path) -> None:
+    for max_bytes in (MIB, 100):
+        log = RunLog(str(tmp_path / f"log{max_bytes}"), max_bytes, bytes, [TOKEN])
+        log.feed(b"one\ntw")
+        log.remark(f"look, {TOKEN}")
+        log.feed(b"o\n")
+        log.remark("x" * max_bytes)
+        log.remark("nothing")
+        log.close()
+        assert (tmp_path / f"log{max_bytes}").stat().st_size <= max_bytes
+    expected = b"one\n[trunkline: look, [masked]]\ntwo\n[trunkline: log full"
+    assert (tmp_path / f"log{MIB}").read_bytes().startswith(expected)
+
+
 def test_the_file_can_be_read_by_its_owner_only_and_is_never_an_existing_one(tmp_path: Path) -> None:
     written(tmp_path / "agent" / "log", [b"x\n"])
     assert stat.S_IMODE((tmp_path / "agent" / "log").stat().st_mode) == 0o600

@@ -27,6 +27,7 @@ from trunkline.host.run_files import KEPT_LOGS, forget_old_logs, new_run_id
 from trunkline.host.supervisor import (
     HUNG_S,
     NEVER_CAME_S,
+    NEVER_CONNECTED,
     AgentSpec,
     Supervisor,
     environment,
@@ -275,6 +276,7 @@ async def test_a_reload_says_which_agent_cannot_start_and_why_and_starts_the_oth
         done = host.supervisor.reload([broken, sleeping("b", tmp_path)])
         (problem,) = done["cannot_start"]
         assert problem.startswith(f"a: {reason}")
+        assert "goes on" not in problem
         assert "a" not in done["started"]
         await host.until(lambda: host.state("a") == "crashed", "the failure")
     assert reason in host.view("a").note
@@ -293,6 +295,7 @@ async def test_an_agent_that_runs_is_not_stopped_for_a_form_of_it_that_cannot_st
     done = host.supervisor.reload([msgspec.structs.replace(sleeping("a", tmp_path), **terms)])
     assert (done["restarted"], len(done["cannot_start"])) == ([], 1)
     assert f"a: {reason}" in done["cannot_start"][0]
+    assert done["cannot_start"][0].endswith("; its process goes on as it was configured before")
     assert (host.state("a"), await host.pid("a")) == ("running", pid)
     done = host.supervisor.reload([sleeping("a", tmp_path)])
     assert done == {"started": [], "restarted": [], "stopped": []}
@@ -342,7 +345,7 @@ async def test_an_agent_that_ended_well_is_not_started_again(host: Host, tmp_pat
     assert (ended.exit_code, ended.restart_in_s) == (0, None)
     assert host.state("a") == "stopped"
     (view,) = host.supervisor.views()
-    assert view.note == "exit code 0; `trunkline reload` starts it again"
+    assert view.note == f"exit code 0; {NEVER_CONNECTED}; `trunkline reload` starts it again"
     assert host.supervisor.reload([shell("a", tmp_path, "exit 0")])["started"] == ["a"]
     await host.until(lambda: len(host.launched("a")) == 2, "the second run")
 
@@ -351,7 +354,18 @@ async def test_the_last_words_of_an_agent_that_left_at_once_say_why(host: Host, 
     await host.start(shell("a", tmp_path, "echo looking; echo 'no Node.js here'; exit 0"))
     await host.exit_of("a")
     (view,) = host.supervisor.views()
-    assert view.note == "exit code 0, saying: no Node.js here; `trunkline reload` starts it again"
+    assert view.note == f"exit code 0, saying: no Node.js here; {NEVER_CONNECTED}; `trunkline reload` starts it again"
+
+
+async def test_an_agent_that_ended_well_after_it_had_connected_is_not_told_to_connect(
+    host: Host, tmp_path: Path
+) -> None:
+    await host.start(shell("a", tmp_path, "while ! [ -e over ]; do sleep 0.01; done"))
+    pid = await host.pid("a")
+    assert host.supervisor.peer_of(pid, os.getuid()).run_id
+    (tmp_path / "over").touch()
+    await host.exit_of("a")
+    assert host.view("a").note == "exit code 0; `trunkline reload` starts it again"
 
 
 async def test_an_agent_that_ends_with_0_when_somebody_kills_it_is_told_of(
@@ -362,7 +376,7 @@ async def test_an_agent_that_ends_with_0_when_somebody_kills_it_is_told_of(
     await host.until((tmp_path / "ready").exists, "its trap")
     os.kill(pid, signal.SIGTERM)
     assert (await host.exit_of("a")).exit_code == 0
-    assert "a does not run: exit code 0; `trunkline reload` starts it again" in caplog.text
+    assert f"a does not run: exit code 0; {NEVER_CONNECTED}; `trunkline reload` starts it again" in caplog.text
 
 
 async def test_a_watched_agent_is_restarted_when_its_files_are_no_longer_written(host: Host, tmp_path: Path) -> None:

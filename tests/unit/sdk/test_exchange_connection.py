@@ -97,7 +97,9 @@ async def test_without_a_home_folder_it_becomes_a_structured_failure(agent: Agen
 
     async with attach(agent, max_frame_bytes=65_536) as core:
         core.call(f"{A}/big")
-        assert (await core.result())["error"]["code"] == "tool.output_too_large"
+        error = (await core.result())["error"]
+    assert error["code"] == "tool.output_too_large"
+    assert error["message"].endswith("a frame of 65536 bytes ([opensentience] max_frame_bytes)")
 
 
 @requirement("OS-153")
@@ -112,6 +114,8 @@ async def test_where_a_schema_says_what_the_output_is_the_reference_is_in_the_de
         core.call(f"{A}/big")
         error = (await core.result())["error"]
     assert error["code"] == "tool.output_too_large"
+    frame = "a frame of 65536 bytes ([opensentience] max_frame_bytes)"
+    assert error["message"] == f"the result does not fit into {frame}; it is in the file that the details name"
     assert json.loads(kept(error["details"], tmp_path)) == {"text": "x" * 100_000}
 
 

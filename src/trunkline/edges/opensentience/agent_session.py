@@ -247,9 +247,7 @@ class AgentSession:
         body = self._result(call_id, call, status, output, error, now)
         fits = len(body) <= self.max_frame_bytes  # OS-016
         if not fits:
-            limit = fault(
-                "tool.output_too_large", f"the result does not fit into a frame of {self.max_frame_bytes} bytes"
-            )
+            limit = fault("tool.output_too_large", messages.no_room("the result", self.max_frame_bytes))
             body = self._result(call_id, call, Status.FAILED, None, limit, now)
         self._output.append(frame(body))
         return fits

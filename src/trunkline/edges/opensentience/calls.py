@@ -22,6 +22,7 @@ from trunkline.edges.opensentience.messages import (
     ToolResult,
     ToolStream,
     encode_part,
+    no_room,
 )
 from trunkline.edges.opensentience.outbox import Outbox
 from trunkline.effects import Answer, Cancel, Deliver, Progress, Wait
@@ -70,8 +71,7 @@ class GivenCalls:
         call_id, correlation_id, causation_id = effect.call_id, effect.correlation_id, effect.causation_id
         body = outbox.write(now, "core.tool.call", call, None, call_id, correlation_id, causation_id, actor)
         if len(body) > outbox.max_frame_bytes:
-            text = f"the call does not fit into a frame of {outbox.max_frame_bytes} bytes"
-            problem = fault("tool.invalid_input", text)
+            problem = fault("tool.invalid_input", no_room("the call", outbox.max_frame_bytes))
             self._emit(CallFinished(self._session, call_id, Status.FAILED, fault=problem))
             return
         outbox.frames += (prefix(len(body)), body)
@@ -191,7 +191,7 @@ class MadeCalls:
         result = translate.tool_result(effect)
         body = outbox.write(now, "core.tool.result", result, message_id, request_id, correlation_id, causation_id)
         if len(body) > outbox.max_frame_bytes:
-            text = f"the result does not fit into a frame of {outbox.max_frame_bytes} bytes"
+            text = no_room("the result", outbox.max_frame_bytes)
             problem = translate.error_object(fault("tool.output_too_large", text))
             result = ToolResult(result.call_id, "failed", error=problem, exchange_call_id=effect.call_id)
             body = outbox.write(now, "core.tool.result", result, message_id, request_id, correlation_id, causation_id)

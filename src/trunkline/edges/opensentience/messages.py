@@ -390,6 +390,11 @@ class PayloadError(RemoteProtocolError):
         self.envelope = message
 
 
+def no_room(what: str, max_frame_bytes: int) -> str:
+    """Why something cannot be sent, and which setting of the exchange decides that."""
+    return f"{what} does not fit into a frame of {max_frame_bytes} bytes ([opensentience] max_frame_bytes)"
+
+
 def envelope(body: bytes) -> Envelope:
     """The envelope of a frame whose JSON ``strictjson`` accepted; ``EnvelopeError`` names the wrong field."""
     try:
