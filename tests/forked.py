@@ -14,6 +14,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import gc
+import importlib
 import json
 import os
 import runpy
@@ -208,12 +210,24 @@ def keep_masking() -> None:
 
 
 if __name__ == "__main__":
-    # Before the first fork; what is imported here is not imported again by any exchange.
+    # Before the first fork; what is imported here is not imported again by any exchange: first what `up` imports, then
+    # what it imports while it starts.
     import trunkline.cli.main
     import trunkline.cli.up
     import trunkline.host.up
 
+    for name in (
+        "cryptography.hazmat.backends.openssl.backend",
+        "encodings.idna",
+        "trunkline.edges.mounts.callback",
+        "uvicorn.lifespan.off",
+        "uvloop",
+    ):
+        importlib.import_module(name)
     keep_masking()
+    # An exchange collects once it is up, and would look through all of this, and have a copy of it for itself.
+    gc.collect()
+    gc.freeze()
     sys.argv[1:] = serve(socket.socket(fileno=int(sys.argv[1])))
     sys.argv[0] = trunkline.__path__[0] + "/__main__.py"
     # As `python -m trunkline` does it.
