@@ -1,8 +1,9 @@
 """Exchanges for tests without the start of an interpreter: forked from a process that has imported the exchange.
 
-The imports are half of what the start of an exchange takes, and the tests start hundreds. ``Forked`` is one such
-process, with the methods of ``Popen`` that tests use; ``can_start`` says whether one may stand for a start by command:
-not under coverage, and not with another environment, which may change what an import or the interpreter does.
+The imports are half of what the start of an exchange takes, and the tests start hundreds; to compile the masking rules
+is half of what its writer takes. ``Forked`` is one such process, with the methods of ``Popen`` that tests use;
+``can_start`` says whether one may stand for a start by command: not under coverage, and not with another environment,
+which may change what an import or the interpreter does.
 
 Run as a program this module is the process that forks. It has one thread and runs nothing of the exchange. Invariant:
 whatever ends the test process, the one that forks ends with it, and every exchange that it forked with that.
@@ -14,6 +15,8 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import gc
+import importlib
 import json
 import os
 import runpy
@@ -193,12 +196,46 @@ def _become(request: dict[str, Any], given: int, output: int) -> list[str]:
     return words
 
 
+def keep_masking() -> None:
+    """Compile the masking rules here, once: the writer of each new record would, which was half of what it took.
+
+    The file that a first start leaves beside the record is there before its writer starts, as at any later start.
+    """
+    from trunkline.ledger import ledger
+    from trunkline.ledger.kept_masking import KeptMasking
+    from trunkline.ledger.keys import LedgerKeys
+    from trunkline.ledger.masking import Masker
+
+    Masker().prepare()
+    found = ledger._keys_of
+
+    def keys_of(path: Path, keys_dir: Path) -> LedgerKeys:
+        keys = found(path, keys_dir)
+        Masker(kept=KeptMasking(path, keys.mac_key)).prepare()
+        return keys
+
+    ledger._keys_of = keys_of
+
+
 if __name__ == "__main__":
-    # Before the first fork; what is imported here is not imported again by any exchange.
+    # Before the first fork; what is imported here is not imported again by any exchange: first what `up` imports, then
+    # what it imports while it starts.
     import trunkline.cli.main
     import trunkline.cli.up
     import trunkline.host.up
 
+    for name in (
+        "cryptography.hazmat.backends.openssl.backend",
+        "encodings.idna",
+        "trunkline.edges.mounts.callback",
+        "uvicorn.lifespan.off",
+        "uvloop",
+    ):
+        importlib.import_module(name)
+    keep_masking()
+    # An exchange collects once it is up, and would look through all of this, and have a copy of it for itself.
+    gc.collect()
+    gc.freeze()
     sys.argv[1:] = serve(socket.socket(fileno=int(sys.argv[1])))
     sys.argv[0] = trunkline.__path__[0] + "/__main__.py"
     # As `python -m trunkline` does it.

@@ -100,8 +100,7 @@ def messages(exchange: Inhabited) -> list[Any]:
     """The requests that are kept, about what is in this exchange."""
     found = corpus("http.jsonl")
     for message in found:
-        for name, value in exchange.known.items():
-            message[1] = message[1].replace(f"{{{name}}}", value)
+        message[1] = exchange.path(message[1])
     return found
 
 

@@ -265,6 +265,7 @@ def test_ordinary_expressions_take_a_megabyte_of_text(pattern: str) -> None:
     assert validator.error(json.dumps({"a": "x" * 1_000_000}).encode()) is None
 
 
+@pytest.mark.slow
 def test_a_schema_takes_no_more_memory_than_it_is_counted_for() -> None:
     """In a process of its own: 40 schemas of 32 expressions, each used, against what they are counted for."""
     script = """if True:

@@ -6,84 +6,25 @@ a sum over its rows, kept beside them in the same transaction and compared when 
 
 Against damage, not against somebody who changes the file on purpose: that is what the chain is for.
 
-Owns the rows and their sums. Does not own the entries.
+Owns the tables and their sums. Does not own the entries, nor what each leaves here (``index_rows``).
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 import apsw
 
-from trunkline.entries import (
-    CallAccepted,
-    CallNoted,
-    CallRefused,
-    CallReturned,
-    CallSent,
-    CallSettled,
-    Entry,
-    ProcessStep,
-    QuestionClosed,
-    QuestionJoined,
-    QuestionOpened,
-    decode,
-)
-
-__all__ = ["INDEXES", "Indexes", "call_number", "counted", "recorded", "rows_of"]
-
-log = logging.getLogger("trunkline")
+__all__ = ["INDEXES", "Indexes", "counted", "recorded"]
 
 # Each with the column of its entry's number.
 INDEXES: Final = {"settled": "n", "keys": "call", "correlations": "n", "steps": "n"}
-_CALL_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[0-9a-f]{4}-([0-9a-f]{12})")
 # Keeps the two numbers of a row apart.
 _APART: Final = 1_000_003
-# An index, the text or call that is looked up, and the number of the entry.
-IndexRow = tuple[str, str | int, int]
 Sums = dict[str, int]
-
-
-def call_number(call_id: str) -> int | None:
-    """The number of the entry that accepted a call, which its id ends with, if it has the form of one."""
-    match = _CALL_ID.fullmatch(call_id)
-    return int(match[1], 16) if match else None
-
-
-def rows_of(entry: Entry) -> Iterator[IndexRow]:
-    """What an entry leaves in the indexes."""
-    number = entry.n
-    match entry:
-        case CallSettled():
-            yield "settled", entry.call, number
-        case CallAccepted():
-            if entry.key_id is not None:
-                yield "keys", entry.key_id, number
-            if entry.correlation_id is not None and entry.correlation_id != entry.call_id:
-                yield "correlations", entry.correlation_id, number
-        case CallRefused() if entry.correlation_id is not None:
-            yield "correlations", entry.correlation_id, number
-        case CallSent() | CallReturned() | QuestionJoined():
-            yield "steps", str(entry.call), number
-        case CallNoted():
-            call = call_number(entry.call_id)
-            if call is not None:
-                yield "steps", str(call), number
-        case QuestionOpened():
-            yield "steps", entry.approval_id, number
-            if entry.call is not None:
-                yield "steps", str(entry.call), number
-        case QuestionClosed():
-            yield "steps", entry.approval_id, number
-        case ProcessStep():
-            yield "steps", entry.subject, number
-        case _:
-            pass
 
 
 def sum_of_settled(flat: list[int]) -> int:
@@ -119,6 +60,10 @@ def recorded(db: apsw.Connection) -> Sums | None:
 
 def rebuild(db: apsw.Connection) -> Sums:
     """Make all indexes anew from the entries, in a transaction of its own; their sums."""
+    # On first use, which is rare: with the import of entries the writer's start takes half as long again.
+    from trunkline.entries import decode
+    from trunkline.ledger.index_rows import rows_of
+
     with db:
         for table in INDEXES:
             db.execute(f"DELETE FROM {table}")  # noqa: S608  (a name of ours)
@@ -140,7 +85,12 @@ class Indexes:
             _record(db, there)
         elif written != there:
             damaged = ", ".join(table for table in INDEXES if written.get(table) != there[table])
-            log.warning("the index of %s was damaged and is made anew from the entries", damaged)
+            # As rare as the damage, and a tenth of the writer's imports.
+            import logging
+
+            logging.getLogger("trunkline").warning(
+                "the index of %s was damaged and is made anew from the entries", damaged
+            )
             there = rebuild(db)
         self.sums = there
 

@@ -38,7 +38,7 @@ from trunkline.ledger import receipts
 from trunkline.ledger.blobs import SentBlobs
 from trunkline.ledger.commit_group import CommitGroup, packed
 from trunkline.ledger.heads import HeadSigner
-from trunkline.ledger.indexes import rows_of
+from trunkline.ledger.index_rows import rows_of
 from trunkline.ledger.keys import FILE_NAME, LedgerKeys
 from trunkline.ledger.link import InlineLink, Link, ProcessLink
 from trunkline.ledger.masking import Masker

@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-import msgspec
-
 from trunkline.ledger.masking import Masker
 
 GONE: Final = "[masked:whole]"
@@ -23,6 +21,9 @@ DEEPEST_KEPT: Final = 32
 
 def masked_whole(data: bytes, masker: Masker) -> bytes:
     """The entry ``data`` with all that could hold a secret replaced."""
+    # On first use, which is rare: it is a sixth of the writer's start.
+    import msgspec
+
     fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     found: dict[str, Any] = {name: _field(bytes(value), masker) for name, value in fields.items()}
     found["masked_whole"] = True

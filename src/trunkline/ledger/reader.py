@@ -35,7 +35,7 @@ from trunkline.errors import LedgerCorrupt
 from trunkline.events import PartClosed as PartClosing
 from trunkline.ledger.chain import GENESIS, Row, link, verified
 from trunkline.ledger.held_keys import SLOT_BYTES, key_in, slot_of
-from trunkline.ledger.indexes import call_number
+from trunkline.ledger.index_rows import call_number
 from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.store import as_ledger_error, open_for_reading
 from trunkline.trajectory.build import Origin

@@ -23,7 +23,8 @@ from trunkline.entries import decode
 from trunkline.errors import LedgerCorrupt
 from trunkline.ledger.chain import GENESIS, Row, link, verified
 from trunkline.ledger.heads import Head, WrittenHead, heads, is_signed
-from trunkline.ledger.indexes import INDEXES, counted, recorded, rows_of
+from trunkline.ledger.index_rows import rows_of
+from trunkline.ledger.indexes import INDEXES, counted, recorded
 from trunkline.ledger.store import as_ledger_error, noted_head, open_for_reading
 
 __all__ = ["Report", "verify"]

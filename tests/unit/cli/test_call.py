@@ -474,6 +474,7 @@ def wait_line(process: subprocess.Popen[str], word: str) -> str:
     raise AssertionError(f"{word!r} never came")
 
 
+@pytest.mark.slow
 def test_the_first_interrupt_cancels_and_the_outcome_is_still_told(running: Running) -> None:
     asked: list[CallRequested] = []
 
@@ -498,6 +499,7 @@ def test_the_first_interrupt_cancels_and_the_outcome_is_still_told(running: Runn
     assert err.splitlines()[-1].startswith("tool.canceled: ")
 
 
+@pytest.mark.slow
 def test_the_second_interrupt_leaves(running: Running) -> None:
     def script(event: CallRequested) -> list[Any]:
         return [accepted(event), progressed(event, 1, b'{"text":"started\\n"}')]
@@ -518,6 +520,7 @@ def test_the_second_interrupt_leaves(running: Running) -> None:
     assert CALL_ID in err
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_a_person_is_asked_leaves_the_question_open(running: Running) -> None:
     running.script[CallRequested] = lambda event: [asks(event)]
     running.exchange.pretend(calls=[view(CALL_ID, "operator", Status.WAITING_APPROVAL, approval_id="a42")])

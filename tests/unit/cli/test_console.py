@@ -36,6 +36,7 @@ def opened(text: str) -> int:
         connection.close()
 
 
+@pytest.mark.slow
 def test_the_address_that_up_prints_signs_in_once(exchange: Running) -> None:
     assert opened(exchange.said()) == 303
     assert opened(exchange.said()) == 403
@@ -56,6 +57,7 @@ def test_a_program_gets_the_address_as_json(exchange: Running) -> None:
     assert opened(said.json["url"]) == 303
 
 
+@pytest.mark.slow
 def test_a_browser_is_shown_a_file_so_that_no_process_has_the_code_among_its_arguments(
     exchange: Running, tmp_path: Path
 ) -> None:
@@ -90,6 +92,7 @@ def test_without_an_exchange_it_says_how_to_start_one(tmp_path: Path) -> None:
     assert "trunkline up" in said.err or "up" in said.err
 
 
+@pytest.mark.slow
 def test_in_the_background_the_code_is_said_to_who_started_it_and_kept_in_no_file(short_path: Path) -> None:
     env = {**os.environ, **NO_DEFAULT_PORTS}
     command = [sys.executable, "-m", "trunkline", "up", "--detach", "--home", str(short_path)]

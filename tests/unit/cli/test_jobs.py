@@ -26,6 +26,7 @@ def jobs(home: str, *words: str, stdin: bytes = b"") -> Said:
     return trunkline("jobs", *words, "--home", home, stdin=stdin)
 
 
+@pytest.mark.slow
 def test_the_types_are_listed_with_where_they_run(home: str) -> None:
     found = json.loads(jobs(home, "--json").out)["jobs"]
     assert [one["schema_id"] for one in found] == list(CURRENT)

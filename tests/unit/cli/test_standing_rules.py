@@ -103,6 +103,7 @@ def with_a_writer(home: Path, parameters: str = "", also: str = "") -> Iterator[
         yield exchange
 
 
+@pytest.mark.slow
 def test_once_allowed_from_now_on_it_is_not_asked_about_again(short_path: Path) -> None:
     home = short_path / "home"
     with with_a_writer(home, "n: int = 1") as exchange:
@@ -156,6 +157,7 @@ def test_once_allowed_from_now_on_it_is_not_asked_about_again(short_path: Path) 
         assert held["status"] == "waiting_approval"
 
 
+@pytest.mark.slow
 def test_a_person_who_wants_that_allows_it_also_after_what_strangers_wrote(short_path: Path) -> None:
     home = short_path / "home"
     with with_a_writer(home, also="reads_untrusted = true\n") as exchange:
@@ -230,6 +232,7 @@ decision = "allow"
 """
 
 
+@pytest.mark.slow
 def test_what_is_allowed_from_now_on_keeps_the_condition_under_which_it_was_asked(short_path: Path) -> None:
     home = short_path / "home"
     home.mkdir(mode=0o700)

@@ -245,6 +245,7 @@ def test_a_missing_operator_token_is_named(running: Running) -> None:
 
 
 def test_status_is_one_line_for_each_thing_and_names_what_is_off(running: Running) -> None:
+    assert running.exchange.blob
     running.exchange.advance(1.5)
     said = running.run("status")
     lines = dict(line.split(maxsplit=1) for line in said.out.splitlines())

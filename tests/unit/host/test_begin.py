@@ -23,6 +23,7 @@ def up(home: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, env=environ)
 
 
+@pytest.mark.slow
 def test_a_configuration_that_cannot_be_used_starts_nothing(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     home.create()

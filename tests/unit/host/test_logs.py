@@ -49,6 +49,7 @@ def test_below_the_level_nothing_is_printed_and_another_one_replaces_it(capsys: 
     assert said.count("shown once") == 1
 
 
+@pytest.mark.slow
 def test_every_line_of_an_exchange_that_prints_json_is_json_and_a_reload_changes_the_level(short_path: Path) -> None:
     config = '[log]\nformat = "json"\n'
     with running(short_path / "home", config) as exchange:

@@ -91,6 +91,7 @@ def relayed(exchange: Running) -> None:
     assert done[0][0] == 200
 
 
+@pytest.mark.slow
 def test_a_call_and_what_it_causes_are_spans_of_the_callers_trace(short_path: Path, collector: Collector) -> None:
     config = (
         f'[otel]\nendpoint = "{collector.url}"\nservice = "mine"\n'

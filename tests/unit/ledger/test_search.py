@@ -184,6 +184,7 @@ def _shared() -> SearchIndex:
     return _kept[0]
 
 
+@pytest.mark.slow
 async def test_a_process_of_its_own_searches_and_follows(tmp_path: Path) -> None:
     with in_process(tmp_path) as made:
         fill(made)

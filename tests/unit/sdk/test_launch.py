@@ -88,6 +88,7 @@ async def attached(core: ScriptedCore) -> Conversation:
 
 
 @requirement("OS-137", "OS-142", "OS-140")
+@pytest.mark.slow
 async def test_it_finds_the_exchange_and_forgets_the_token(start: Start, core: ScriptedCore) -> None:
     process = await start()
     conversation = await attached(core)
@@ -103,6 +104,7 @@ async def test_it_finds_the_exchange_and_forgets_the_token(start: Start, core: S
     assert TOKEN not in output
 
 
+@pytest.mark.slow
 async def test_a_tool_that_will_not_stop_does_not_keep_the_process_alive(start: Start, core: ScriptedCore) -> None:
     process = await start()
     conversation = await attached(core)
@@ -114,6 +116,7 @@ async def test_a_tool_that_will_not_stop_does_not_keep_the_process_alive(start: 
     assert "did not stop in time" in output
 
 
+@pytest.mark.slow
 async def test_a_refused_token_is_said_clearly_with_exit_code_1(start: Start, core: ScriptedCore) -> None:
     process = await start()
     conversation = await core.accept()
@@ -126,6 +129,7 @@ async def test_a_refused_token_is_said_clearly_with_exit_code_1(start: Start, co
     assert "Traceback" not in output
 
 
+@pytest.mark.slow
 async def test_started_by_hand_it_says_how(start: Start) -> None:
     code, output = await ended(await start(OPENSENTIENCE_SESSION_TOKEN=""))
     assert code == 2
@@ -141,6 +145,7 @@ async def test_started_by_hand_it_says_how(start: Start) -> None:
         ({"OPENSENTIENCE_SOCKET": "tcp://192.0.2.1:7"}, "not an address of this machine"),
     ],
 )
+@pytest.mark.slow
 async def test_an_environment_that_cannot_be_used_is_named_with_exit_code_2(
     start: Start, changes: dict[str, str], message: str
 ) -> None:

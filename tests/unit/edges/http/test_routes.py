@@ -100,7 +100,7 @@ def by_path(way: Way) -> str:
 
 async def use(server: Server, way: Way, **more: Any) -> Any:
     """Ask what a way says, of what is in this exchange."""
-    return await server.ask(way.method, way.path.format(**server.exchange.known), **{"json": way.body, **more})
+    return await server.ask(way.method, server.exchange.path(way.path), **{"json": way.body, **more})
 
 
 def is_error(answer: Any, status: int, code: str) -> dict[str, Any]:
@@ -199,9 +199,10 @@ async def test_somebody_elses_call_is_not_there(server: Server) -> None:
 
 
 async def test_calls_are_listed_in_pages_and_only_ones_own(server: Server) -> None:
+    assert server.exchange.blob
     for n in range(30):
         server.exchange.call(SLOW, by=ALICE if n % 3 == 0 else Principal("http:bob"))
-    # Beside those three that alice has from the beginning.
+    # Beside those three that alice has before.
     first = (await server.ask("GET", "/v1/calls?limit=4", token=server.exchange.alice)).json()
     assert [call["caller"] for call in first["calls"]] == ["http:alice"] * 4
     path = f"/v1/calls?limit=100&before={first['next']}"

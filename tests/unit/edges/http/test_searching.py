@@ -33,6 +33,7 @@ def texts(exchange: Running, query: str, **options: Any) -> list[str]:
     return [call["output"]["text"] for call in answer["calls"]]
 
 
+@pytest.mark.slow
 def test_calls_are_found_over_http(exchange: Running) -> None:
     assert texts(exchange, "search=vienna") == ["Vienna in spring"]
     assert texts(exchange, "search=spring&limit=2") == ["Linz in spring", "Graz in spring"]

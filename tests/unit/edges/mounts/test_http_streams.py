@@ -121,6 +121,7 @@ async def test_what_is_kept_of_all_answers_of_a_server_has_a_bound_and_is_given_
     connections.close()
 
 
+@pytest.mark.slow
 def test_an_event_of_very_many_lines_takes_no_more_than_its_bytes() -> None:
     reader = EventReader(1_000_000)
     tracemalloc.start()
