@@ -85,6 +85,28 @@ _BY_HAND = {
 _NEGATIVE = re.compile(r"-[0-9]")
 # Below it half of the letters are enough, and "stop" is like "restore".
 _VERB_LIKENESS = 0.6
+# Options without a value that only show, wait or start something. All others grant, overwrite or remove more than what
+# was typed, and are never suggested: who typed `--all` did not mean `--always`. A new one is suggested once it is here.
+SUGGESTED_FLAGS = frozenset(
+    {
+        "--demo",
+        "--detach",
+        "--dry-run",
+        "--durable",
+        "--follow",
+        "--help",
+        "--json",
+        "--list",
+        "--no-browser",
+        "--no-wait",
+        "--private",
+        "--raw",
+        "--refused",
+        "--serve",
+        "--version",
+        "--wait",
+    }
+)
 
 
 class Verbs(click.Group):
@@ -112,7 +134,12 @@ class Verbs(click.Group):
         except click.NoSuchOption as error:
             if _NEGATIVE.fullmatch(error.option_name):
                 raise click.UsageError("a number below zero is not taken here", error.ctx) from None
-            raise
+            raise click.NoSuchOption(
+                error.option_name,
+                error.message,
+                [one for one in error.possibilities or () if _is_safe(one, error.ctx)],
+                error.ctx,
+            ) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """The table, without loading anything."""
@@ -138,6 +165,13 @@ class Verbs(click.Group):
             if isinstance(command, click.Group) and name in command.commands:
                 inside.append(f"{verb} {name}")
         return inside or near(name, VERBS, _VERB_LIKENESS)
+
+
+def _is_safe(option: str, context: click.Context | None) -> bool:
+    """Whether an option may be suggested: what one with a value does stands in the value, which was typed."""
+    found = [one for one in context.command.params if option in one.opts] if context is not None else []
+    known = [one for one in found if isinstance(one, click.Option) and not one.hidden]
+    return option in SUGGESTED_FLAGS or any(not one.is_flag for one in known)
 
 
 def _needs_linux(verb: str) -> str:

@@ -61,8 +61,8 @@ def new(
     body: dict[str, object] = {name: value for name, value in said.items() if value is not None}
     made = settings.connect().post(at("tokens"), body)
     if not settings.shown_as_json(made):
-        keys = {name: made[name] for name in ("jwk", "enc_jwk") if name in made}
-        say(printable(encode(keys).decode() if keys else made["token"]))
+        # Keys are of use with the name that they are for: what is printed is an identity file as it is.
+        say(printable(made["token"] if "token" in made else encode(made).decode()))
         take_back = typed(f"token revoke {made['id']}")
         note(f"{made['id']}: shown this once; {take_back} takes it back")
 

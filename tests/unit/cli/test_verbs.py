@@ -27,6 +27,7 @@ from trunkline.edges.ossa.keys import OSSA_KEYS
 from trunkline.errors import ConfigError
 from trunkline.events import DirectiveStated, SettingsChanged, TokenIssued
 from trunkline.model import Actor, Circumstance, Decision, InputCondition, Rule, Status, ToolDefinition, fault
+from trunkline.sdk.ossa_identity import read_identity
 from trunkline.shown import AgentView, Question, TokenView, ToolView
 
 NASTY = "\x1b[31m\u202eevil\u200b\n"
@@ -79,6 +80,38 @@ def test_a_misspelt_verb_gets_a_suggestion() -> None:
 )
 def test_a_verb_that_is_part_of_another_is_named_with_it(word: str, meant: str) -> None:
     assert f"did you mean {meant}?" in trunkline(word).err
+
+
+@pytest.mark.parametrize("verb", ["approve", "deny"])
+@pytest.mark.parametrize("word", ["--all", "all"])
+def test_who_would_answer_all_questions_is_told_how_several_are_answered(verb: str, word: str) -> None:
+    said = trunkline(verb, word)
+    assert (said.code, "name several ids, or a run of a space with --run RUN" in said.err) == (2, True)
+    assert "--always" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "dangerous"),
+    [
+        (("approve", "a1", "--alway"), "--always"),
+        (("approve", "a1", "--also-untrust"), "--also-untrusted"),
+        (("approve", "a1", "--yess"), "--yes"),
+        (("space", "rm", "x", "--forced"), "--force"),
+        (("space", "new", "x", "--networks"), "--network"),
+        (("blob", "x", "--overwrit"), "--overwrite"),
+        (("ledger", "export", "--al"), "--all"),
+        (("connect", "x", "--und"), "--undo"),
+    ],
+)
+def test_an_option_that_does_more_than_was_typed_is_not_suggested(words: tuple[str, ...], dangerous: str) -> None:
+    said = trunkline(*words)
+    assert (said.code, f"No such option '{words[-1]}'." in said.err) == (2, True)
+    assert f"'{dangerous}'" not in said.err
+
+
+def test_a_misspelt_option_that_only_shows_gets_a_suggestion() -> None:
+    assert "Did you mean '--dry-run'?" in trunkline("connect", "x", "--dry-rum").err
+    assert "'--reason'" in trunkline("deny", "a1", "--reson", "no").err
 
 
 def _lines(command: click.Command, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -592,7 +625,7 @@ def test_a_type_is_refused_where_there_are_none(running: Running) -> None:
     assert running.run("token", "new", "http", "--agent", "x", "--type", "infra").code == 2
 
 
-def test_a_pair_of_keys_is_printed_as_two_jwks_and_listed_by_its_key_id(
+def test_a_pair_of_keys_is_printed_as_the_kit_takes_it_and_listed_by_its_key_id(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "KEY" not in running.run("token", "list").out
@@ -603,7 +636,9 @@ def test_a_pair_of_keys_is_printed_as_two_jwks_and_listed_by_its_key_id(
     assert list(shape) == ["id", "edge", "agent", "jwk", "enc_jwk", "type"]
     said = running.run(*arguments)
     shown = json.loads(said.out)
-    assert [set(one) for one in shown.values()] == [{"kty", "crv", "x", "kid", "d"}] * 2
+    assert [set(shown[name]) for name in ("jwk", "enc_jwk")] == [{"kty", "crv", "x", "kid", "d"}] * 2
+    found = read_identity(shown).identity
+    assert (found.agent_id, found.agent_type) == ("worker-7", "worker")
     assert "shown this once" in said.err
     listed = running.run("token", "list").out
     assert shape["jwk"]["kid"] in listed
