@@ -252,6 +252,7 @@ def _failure(error: Exception) -> CommandFailed:
         case ExchangeUnreachable():
             return CommandFailed("exchange.unreachable", text, exit_code=2, line=text)
         case LedgerLocked():
+            text += "; `trunkline status` shows it, `trunkline down` stops it"
             return CommandFailed("exchange.already_running", text, exit_code=2, line=f"already running: {text}")
         case LedgerCorrupt():
             return CommandFailed("ledger.corrupt", text)

@@ -1,7 +1,7 @@
 """``trunkline space``: workspaces for agents, and operations in them (Agent Spaces).
 
-Owns what a person sees of spaces. ``run`` is the protocol's own form on stdio, for programs: operations messages on
-stdin, each on a line or spread over several, an events message on each line of stdout.
+Owns what a person sees of spaces. ``run`` is the protocol's own form on stdio, for programs: operations messages in
+a file or on stdin, each on a line or spread over several, an events message on each line of stdout.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import base64
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from trunkline.cli.terminal import (
     answers,
     clock,
     confirm,
+    file_failure,
     note,
     printable,
     say,
@@ -220,22 +222,35 @@ def changes(change: dict[str, Any], *, is_done: bool) -> list[str]:
     return lines
 
 
-@space.command("run", short_help="Run operations: messages on stdin, events on stdout.")
+@space.command("run", short_help="Run operations: messages in a file or on stdin, events on stdout.")
 @click.argument("name")
+@click.argument("file", metavar="[FILE]", default="-")
 @click.option("--no-wait", is_flag=True, help="Do not wait for a person who is asked; exit with 3.")
 @shared
-def run(settings: CommandSettings, name: str, no_wait: bool) -> None:
-    """Run operations in the space NAME: messages on stdin, each on a line or on several, events messages on stdout.
+def run(settings: CommandSettings, name: str, file: str, no_wait: bool) -> None:
+    """Run operations in the space NAME: messages in FILE or on stdin, each on a line or on several; events on stdout.
 
     Exits with 1 if an operation did not succeed, a command with an exit code other than 0 included.
     """
     exchange = settings.connect()
     worst = -1
-    for message in messages_in(sys.stdin.buffer):
-        worst = max(worst, _run_one(exchange, name, message, wait=not no_wait))
+    with _opened(file) as lines:
+        for message in messages_in(lines):
+            worst = max(worst, _run_one(exchange, name, message, wait=not no_wait))
     if worst < 0:
-        raise CommandFailed("message.malformed", "nothing on stdin: an operations message is expected")
+        where = "on stdin" if file == "-" else f"in {file}"
+        raise CommandFailed("message.malformed", f"nothing {where}: an operations message is expected")
     sys.exit(worst)
+
+
+def _opened(file: str) -> AbstractContextManager[Iterable[bytes]]:
+    """The lines of a file; ``-`` is stdin, which stays open."""
+    if file == "-":
+        return nullcontext(sys.stdin.buffer)
+    try:
+        return Path(file).open("rb")
+    except OSError as error:
+        raise file_failure(file, error.strerror) from None
 
 
 def messages_in(lines: Iterable[bytes]) -> Iterator[bytes]:

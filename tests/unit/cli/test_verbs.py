@@ -234,6 +234,16 @@ def test_a_file_left_by_a_run_that_died_is_recognised(running: Running) -> None:
     assert running.run("agents").err.startswith("not running: trunkline up")
 
 
+def test_a_process_that_ended_and_is_not_reaped_is_taken_for_dead(running: Running) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    try:
+        running.write_ready(pid=process.pid)
+        assert running.run("agents").err.startswith("not running: trunkline up")
+    finally:
+        process.wait()
+
+
 def test_a_process_that_only_has_the_same_number_gets_no_token(running: Running) -> None:
     running.write_ready(start_time=1)
     assert running.run("agents").err.startswith("not running: trunkline up")
@@ -255,7 +265,10 @@ def test_an_exchange_that_does_not_answer_is_named(running: Running) -> None:
     running.write_ready(http="http://127.0.0.1:1")
     said = running.run("status")
     assert said.code == 2
-    assert "127.0.0.1:1" in said.err
+    assert said.err == "the exchange at 127.0.0.1:1 went away (nobody listens there); trunkline up starts it\n"
+    assert trunkline("status", "--home", str(running.home)).err.endswith(
+        f"; trunkline up --home {running.home} starts it\n"
+    )
 
 
 def test_a_wrong_operator_token_is_said_to_be_one(running: Running) -> None:
@@ -772,6 +785,12 @@ def test_a_run_without_a_message_says_what_is_missing(running: Running) -> None:
     said = running.run("space", "run", "demo", stdin=b"\n")
     assert said.code == 2
     assert "nothing on stdin" in said.err
+    empty = running.home / "operations.json"
+    empty.touch()
+    said = running.run("space", "run", "demo", str(empty))
+    assert (said.code, f"nothing in {empty}: an operations message is expected" in said.err) == (2, True)
+    said = running.run("space", "run", "demo", "nosuch.json")
+    assert (said.code, said.err) == (2, "file.unusable: nosuch.json: No such file or directory\n")
 
 
 def test_how_many_calls_were_refused_is_said_with_where_to_look(
