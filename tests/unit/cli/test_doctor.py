@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.unit.cli.conftest import Running, trunkline
+from trunkline import checkup
+from trunkline.checkup import Finding
 from trunkline.host import isolation
 from trunkline.host.isolation import Sandbox
 
 
 @pytest.fixture(autouse=True)
-def sandboxed(monkeypatch: pytest.MonkeyPatch) -> None:
+def well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of which there is nothing to warn, whatever this one is like."""
+
+    async def found() -> SimpleNamespace:
+        return SimpleNamespace(kind="bubblewrap")
+
     monkeypatch.setattr(isolation, "probe", lambda: Sandbox("bubblewrap"))
+    monkeypatch.setattr(checkup.shell_sandbox, "probe", found)
+    for name in ("clock", "disk"):
+        monkeypatch.setattr(checkup, f"_{name}", lambda _, name=name: Finding(name, "ok", ""))
 
 
 @pytest.fixture
@@ -28,6 +39,18 @@ def test_without_an_exchange_it_says_so_and_ends_well(home: Path) -> None:
     assert said.code == 0, said.out
     assert "off      exchange       not running\n" in said.out
     assert said.out.endswith("\nnothing is wrong\n")
+
+
+def test_with_warnings_it_ends_well_and_says_how_many(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolation, "probe", lambda: Sandbox(None, why_not="bwrap is not installed"))
+    said = trunkline("doctor", "--home", str(home))
+    assert (said.code, said.out.endswith("\n1 warning\n")) == (0, True)
+    rules = 2 * '[[policy.rule]]\ncaller = "*"\ntool = "*"\ndecision = "ask"\n'
+    with (home / "trunkline.toml").open("a") as file:
+        file.write(rules)
+    said = trunkline("doctor", "--home", str(home))
+    assert "warning  policy         rule-2 " in said.out
+    assert said.out.endswith("\n2 warnings\n")
 
 
 def test_a_problem_is_exit_1_with_what_to_do_below_it(home: Path) -> None:
