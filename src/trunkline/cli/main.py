@@ -67,7 +67,7 @@ VERBS = {
     "import": Verb("connect", "import_servers", "Mount the MCP servers that a client has."),
     "reload": Verb("reload", "reload", "Read the configuration again, without a stop."),
     "replay": Verb("replay", "replay", "Check a trajectory, compare two, or answer from one."),
-    "completion": Verb("completion", "completion", "Let a shell complete verbs, tools, agents and questions."),
+    "completion": Verb("completion", "completion", "Let a shell complete verbs and the names of what is there."),
     "check": Verb("check", "check", "Whether somebody's implementation of a protocol is right."),
     "ledger": Verb("ledger", "ledger", "The record of everything: verify, show, export."),
 }
@@ -80,6 +80,14 @@ ANYWHERE = frozenset({"check", "completion"})
 # What is looked for as a verb and is done without one.
 _BY_HAND = {
     "restore": "; a copy that `ledger backup` made is put back by copying it into a home: docs/operations.md, Restore"
+}
+# Words of other programs for parts of verbs.
+_CALLED_ELSEWHERE = {
+    **dict.fromkeys(("create", "add", "make", "init"), ("new",)),
+    **dict.fromkeys(("remove", "delete", "del"), ("rm", "revoke", "end")),
+    **dict.fromkeys(("ls", "all"), ("list",)),
+    **dict.fromkeys(("stop", "abort", "kill"), ("cancel", "end")),
+    "get": ("show",),
 }
 # What Click takes for an option.
 _NEGATIVE = re.compile(r"-[0-9]")
@@ -131,6 +139,8 @@ class Verbs(click.Group):
             return super().invoke(ctx)
         except (ExchangeUnreachable, LedgerError, ConfigError) as error:
             raise _failure(error) from None
+        except click.NoSuchCommand as error:
+            raise click.UsageError(_no_part(error.command_name, error.ctx) or error.message, error.ctx) from None
         except click.NoSuchOption as error:
             if _NEGATIVE.fullmatch(error.option_name):
                 raise click.UsageError("a number below zero is not taken here", error.ctx) from None
@@ -165,6 +175,19 @@ class Verbs(click.Group):
             if isinstance(command, click.Group) and name in command.commands:
                 inside.append(f"{verb} {name}")
         return inside or near(name, VERBS, _VERB_LIKENESS)
+
+
+def _no_part(name: str, context: click.Context | None) -> str:
+    """What is said of a part that a verb does not have, with the one that other programs call so, or those like it."""
+    group = None if context is None else context.command
+    if context is None or not isinstance(group, click.Group):
+        return ""
+    verb, called = context.info_name or "", _CALLED_ELSEWHERE.get(name, (name,))
+    text = f"no verb {printable(name)!r} of {verb}"
+    if group.invoke_without_command and "list" in called:
+        return f"{text}; `{typed(verb)}` lists them"
+    found = [part for part in called if part in group.commands] or near(name, group.commands, _VERB_LIKENESS)
+    return text + did_you_mean([f"{verb} {part}" for part in found])
 
 
 def _is_safe(option: str, context: click.Context | None) -> bool:

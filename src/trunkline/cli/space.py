@@ -17,6 +17,7 @@ from typing import Any, Final
 import click
 
 from trunkline.cli.client import ExchangeClient, at, decode, encode, end_with, error_of
+from trunkline.cli.completion import spaces_here
 from trunkline.cli.options import CommandSettings, json_argument, shared
 from trunkline.cli.output_files import refuse_existing, with_force, with_output, write_output
 from trunkline.cli.terminal import (
@@ -113,7 +114,7 @@ def list_spaces(settings: CommandSettings) -> None:
 
 
 @space.command("rm", short_help="Remove a space; a folder of yours stays.")
-@click.argument("name")
+@click.argument("name", shell_complete=spaces_here)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="End the runs that are not done.")
 @shared
@@ -133,7 +134,7 @@ def rm(settings: CommandSettings, name: str, yes: bool, force: bool) -> None:
 
 
 @space.command("snapshots", short_help="What can be brought back in a space.")
-@click.argument("name")
+@click.argument("name", shell_complete=spaces_here)
 @shared
 def list_snapshots(settings: CommandSettings, name: str) -> None:
     """How the space NAME was before its last runs. `trunkline space undo` brings it back."""
@@ -153,7 +154,7 @@ def list_snapshots(settings: CommandSettings, name: str) -> None:
 
 
 @space.command("undo", short_help="Bring a space back to where it was before a run.")
-@click.argument("name")
+@click.argument("name", shell_complete=spaces_here)
 @click.argument("run_id", metavar="[RUN]", default="")
 @click.option("--redo", is_flag=True, help="Take back the last undo instead.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -223,7 +224,7 @@ def changes(change: dict[str, Any], *, is_done: bool) -> list[str]:
 
 
 @space.command("run", short_help="Run operations: messages in a file or on stdin, events on stdout.")
-@click.argument("name")
+@click.argument("name", shell_complete=spaces_here)
 @click.argument("file", metavar="[FILE]", default="-")
 @click.option("--no-wait", is_flag=True, help="Do not wait for a person who is asked; exit with 3.")
 @shared
@@ -287,7 +288,7 @@ def _no_repository(name: str, folder: str) -> str:
 
 
 @space.command("export", short_help="What changed in a space, as a patch of git.")
-@click.argument("name")
+@click.argument("name", shell_complete=spaces_here)
 @click.option("--since", default="HEAD", metavar="REV", help="Changed since this commit; HEAD unless said.")
 @with_output
 @with_force
@@ -422,7 +423,7 @@ def _tell_of_question(message: dict[str, Any]) -> None:
 
 
 @space.command("check", short_help="What would be decided of each operation; nothing is done.")
-@click.argument("name")
+@click.argument("name", shell_complete=spaces_here)
 @click.argument("file")
 @shared
 def check(settings: CommandSettings, name: str, file: str) -> None:

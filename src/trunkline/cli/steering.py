@@ -5,7 +5,7 @@ One request each. When a process is started again by itself is decided in ``host
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -13,6 +13,13 @@ from trunkline.cli.client import at, end_with
 from trunkline.cli.completion import steerable_here
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import did_you_mean, near, printable, say, typed
+
+# What is said where an action changes nothing, by the state of the agent before it.
+_ALREADY: Final = {
+    **{("start", state): "runs already" for state in ("ready", "unhealthy", "running", "starting")},
+    **{("stop", state): "does not run, and is not started again" for state in ("stopped", "crashed")},
+    ("stop", "stopping"): "is being stopped already",
+}
 
 
 def _steer(settings: CommandSettings, agent: str, action: str, done: str) -> None:
@@ -26,7 +33,9 @@ def _steer(settings: CommandSettings, agent: str, action: str, done: str) -> Non
         end_with(error)
 
     exchange.refused = refused
+    state = next((one["state"] for one in exchange.get(at("agents"))["agents"] if one["agent_id"] == agent), "")
     answer = exchange.post(at("agents", agent, action))
+    done = _ALREADY.get((action, state), done)
     if not settings.shown_as_json(answer):
         say(f"{printable(agent)} {done}; `{typed('agents')}` shows how it is")
 

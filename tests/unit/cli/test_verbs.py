@@ -114,6 +114,21 @@ def test_a_misspelt_option_that_only_shows_gets_a_suggestion() -> None:
     assert "'--reason'" in trunkline("deny", "a1", "--reson", "no").err
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("space", "create"), "no verb 'create' of space; did you mean space new?"),
+        (("token", "delete"), "no verb 'delete' of token; did you mean token revoke?"),
+        (("ledger", "verfy"), "no verb 'verfy' of ledger; did you mean ledger verify?"),
+        (("receipts", "ls"), "no verb 'ls' of receipts; `trunkline receipts` lists them"),
+        (("wallet", "xyzzy"), "no verb 'xyzzy' of wallet\n"),
+    ],
+)
+def test_a_part_that_a_verb_does_not_have_is_told_with_what_was_meant(words: tuple[str, ...], told: str) -> None:
+    said = trunkline(*words)
+    assert (said.code, f"Error: {told}" in said.err) == (2, True), said.err
+
+
 def _lines(command: click.Command, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     """Each verb, group and part of a group, as it is typed."""
     if not isinstance(command, click.Group):
@@ -616,6 +631,8 @@ def test_a_token_for_nobody_is_refused(running: Running, arguments: tuple[str, .
 def test_why_a_token_is_refused_is_said_in_words(running: Running) -> None:
     edge = running.run("token", "new", "pigeon", "--agent", "x").err
     assert edge == "message.malformed: edge: expected opensentience, chiffon, ossa, mcp or http\n"
+    near = running.run("token", "new", "osa", "--agent", "x").err
+    assert near.endswith("; did you mean `ossa`?\n")
     agent = running.run("token", "new", "http", "--agent", "../x").err
     assert agent.startswith("message.malformed: agent: expected letters, digits, '.', '_' and '-'")
     kind = running.run("token", "new", "chiffon", "--agent", "x", "--type", "gardener").err
@@ -701,6 +718,24 @@ def test_an_agents_process_is_steered_by_its_name(running: Running, monkeypatch:
         "not_found: the exchange launches no agent of this id; `trunkline agents` lists all\n",
     )
     assert asked == [("com.x", verb), ("com.y", verb)]
+
+
+@pytest.mark.parametrize(
+    ("verb", "state", "told"),
+    [
+        ("start", "ready", "runs already"),
+        ("start", "crashed", "is being started"),
+        ("stop", "stopped", "does not run, and is not started again"),
+        ("stop", "backoff", "is being stopped"),
+        ("restart", "stopped", "is being restarted"),
+    ],
+)
+def test_what_an_action_does_not_change_is_not_said_to_be_done(
+    running: Running, monkeypatch: pytest.MonkeyPatch, verb: str, state: str, told: str
+) -> None:
+    monkeypatch.setattr(running.exchange.operator, "steer", lambda *_: True)
+    monkeypatch.setattr(running.exchange.views, "agents", lambda: [AgentView("com.x", "e", state, steerable=True)])
+    assert running.run(verb, "com.x").out == f"com.x {told}; `trunkline agents` shows how it is\n"
 
 
 @pytest.mark.parametrize("verb", ["start", "stop", "restart"])
