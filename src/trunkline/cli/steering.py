@@ -1,6 +1,7 @@
 """``trunkline start``, ``stop``, ``restart``: the process of one agent that the exchange launches.
 
-One request each. When a process is started again by itself is decided in ``host.restart``.
+Owns what is said of it, also where it changes nothing. When a process is started again by itself is decided in
+``host.restart``.
 """
 
 from __future__ import annotations
