@@ -67,7 +67,8 @@ def _running(settings: CommandSettings) -> tuple[RunningExchange | None, str]:
         exchange = settings.connect()
         return RunningExchange(exchange.ready, exchange.get(at("status")), exchange.get(at("agents"))["agents"]), ""
     except ExchangeUnreachable as error:
-        return None, str(error)
+        # Why alone: what to do is said by the finding.
+        return None, str(error).partition("; ")[0]
     except CommandFailed as error:
         # It answers, and refuses: another token, or it is just stopping.
         return None, str(error)

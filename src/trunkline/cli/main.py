@@ -89,18 +89,18 @@ _CALLED_ELSEWHERE = {
     **dict.fromkeys(("stop", "abort", "kill"), ("cancel", "end")),
     "get": ("show",),
 }
+# Verbs that list when they stand alone.
+_LISTS_ALONE = frozenset({"jobs", "policy", "receipts", "topics"})
 # What Click takes for an option.
 _NEGATIVE = re.compile(r"-[0-9]")
 # Below it half of the letters are enough, and "stop" is like "restore".
 _VERB_LIKENESS = 0.6
-# Options without a value that only show, wait or start something. All others grant, overwrite or remove more than what
-# was typed, and are never suggested: who typed `--all` did not mean `--always`. A new one is suggested once it is here.
+# Options without a value that change only what is shown or waited for. All others grant, start, overwrite or remove
+# more than what was typed, and are never suggested: who typed `--all` did not mean `--always`.
 SUGGESTED_FLAGS = frozenset(
     {
-        "--demo",
         "--detach",
         "--dry-run",
-        "--durable",
         "--follow",
         "--help",
         "--json",
@@ -110,7 +110,6 @@ SUGGESTED_FLAGS = frozenset(
         "--private",
         "--raw",
         "--refused",
-        "--serve",
         "--version",
         "--wait",
     }
@@ -184,7 +183,7 @@ def _no_part(name: str, context: click.Context | None) -> str:
         return ""
     verb, called = context.info_name or "", _CALLED_ELSEWHERE.get(name, (name,))
     text = f"no verb {printable(name)!r} of {verb}"
-    if group.invoke_without_command and "list" in called:
+    if verb in _LISTS_ALONE and "list" in called:
         return f"{text}; `{typed(verb)}` lists them"
     found = [part for part in called if part in group.commands] or near(name, group.commands, _VERB_LIKENESS)
     return text + did_you_mean([f"{verb} {part}" for part in found])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -70,6 +72,17 @@ def test_for_a_program_it_is_one_json_value_also_when_something_is_wrong(home: P
     assert (said.json["problems"], said.json["running"]) == (1, False)
     [problem] = [one for one in said.json["findings"] if one["state"] == "problem"]
     assert problem["name"] == "configuration"
+
+
+def test_one_that_does_not_answer_is_told_of_with_why_and_without_advice_to_ask_the_doctor(running: Running) -> None:
+    running.home.chmod(0o700)
+    running.write_ready(http="http://127.0.0.1:1")
+    with (running.home / "ledger.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        print(os.getpid(), file=lock, flush=True)
+        found = {one["name"]: one for one in running.run("doctor", "--json").json["findings"]}
+    why = "(the exchange at 127.0.0.1:1 went away (nobody listens there))"
+    assert found["exchange"]["text"].endswith(why)
 
 
 def test_a_running_exchange_is_asked(running: Running) -> None:

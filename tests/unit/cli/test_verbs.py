@@ -101,6 +101,8 @@ def test_who_would_answer_all_questions_is_told_how_several_are_answered(verb: s
         (("blob", "x", "--overwrit"), "--overwrite"),
         (("ledger", "export", "--al"), "--all"),
         (("connect", "x", "--und"), "--undo"),
+        (("up", "--deamon"), "--demo"),
+        (("jobs", "submit", "x", "--remot"), "--remote"),
     ],
 )
 def test_an_option_that_does_more_than_was_typed_is_not_suggested(words: tuple[str, ...], dangerous: str) -> None:
@@ -122,6 +124,8 @@ def test_a_misspelt_option_that_only_shows_gets_a_suggestion() -> None:
         (("ledger", "verfy"), "no verb 'verfy' of ledger; did you mean ledger verify?"),
         (("receipts", "ls"), "no verb 'ls' of receipts; `trunkline receipts` lists them"),
         (("wallet", "xyzzy"), "no verb 'xyzzy' of wallet\n"),
+        # Alone it is a server on stdin and stdout.
+        (("mcp", "ls"), "no verb 'ls' of mcp\n"),
     ],
 )
 def test_a_part_that_a_verb_does_not_have_is_told_with_what_was_meant(words: tuple[str, ...], told: str) -> None:
