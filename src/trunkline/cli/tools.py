@@ -160,9 +160,10 @@ def _while_developed(exchange: ExchangeClient, tool: str) -> str:
     agent_id = tool.partition("/")[0]
     agents: list[dict[str, Any]] = exchange.get(at("agents"))["agents"]
     found: dict[str, Any] = next((one for one in agents if one["agent_id"] == agent_id), {})
+    if not found:
+        return ""
     if not found.get("steerable"):
-        edge = f" over {printable(found['edge'])}" if found.get("edge") else ""
-        return f"{printable(agent_id)} comes in by itself{edge}: each change of its tools is asked about"
+        return f"{printable(agent_id)} comes in by itself over {found['edge']}: each change of its tools is asked about"
     table_ = "[[mcp]]" if tool.startswith(MOUNT_PREFIX) else "[[agent]]"
     return f"while you develop it: pin_definitions = false in its {table_}, and {typed('reload')}"
 

@@ -203,6 +203,7 @@ def test_where_a_changed_definition_need_not_be_asked_about_is_said_of_agents_of
 ) -> None:
     running.script[CallRequested] = lambda event: [refused(event, "tool.suspended")]
     assert "pin_definitions" not in running.run("call", TOOL).err
+    assert running.run("call", "com.example.gone/say").err.count("\n") == 1
     agents = [replace(agent, steerable=True) for agent in running.exchange.views.agents()]
     monkeypatch.setattr(running.exchange.views, "agents", lambda: agents)
     told = "while you develop it: pin_definitions = false in its [[agent]], and trunkline reload\n"
