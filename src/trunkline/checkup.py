@@ -41,7 +41,7 @@ from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.store import holder_of
 from trunkline.ledger.verify import verify
-from trunkline.rule_remarks import never_reached
+from trunkline.rule_remarks import OF_THE_FILE, never_reached
 from trunkline.secret_references import Found, may_wait
 from trunkline.sizes import shown_size
 from trunkline.workspace import sandbox as shell_sandbox
@@ -103,7 +103,7 @@ def findings(
             yield from _missing(config)
             yield from _agents(config)
             yield from _mounts(config)
-            yield from (Finding("warning", "warning", text) for text in never_reached(config.policy().rules))
+            yield from map(_warning, never_reached(config.policy().rules))
         yield from _brokers(config, exchange)
     if exchange is not None:
         yield from _told(home, exchange)
@@ -225,10 +225,13 @@ def _told(home: Home, exchange: RunningExchange) -> Iterator[Finding]:
     for name, edge in (exchange.figures.get("edges") or {}).items():
         if edge.get("state") == "off":
             yield Finding(name, "off", str(edge.get("note") or "it does not run"))
-        elif edge.get("note"):
+            continue
+        if edge.get("note"):
             yield Finding(name, "warning", str(edge["note"]))
+        if edge.get("not_installed"):
+            yield Finding(name, "off", str(edge["not_installed"]))
     for warning in exchange.figures.get("warnings") or ():
-        yield Finding("warning", "warning", str(warning))
+        yield _warning(str(warning))
     if defects := exchange.figures.get("defects"):
         yield Finding("defects", "warning", f"{defects:,} met since the start", "`trunkline ledger show --last 100`")
     away = [one for one in exchange.agents if one.get("state") in {"crashed", "backoff", "signed-out"}]
@@ -239,6 +242,12 @@ def _told(home: Home, exchange: RunningExchange) -> Iterator[Finding]:
         yield Finding("agent", "problem", f"{agent_id}: {why}", f"`trunkline logs {agent_id}`" if has_log else "")
     if not away:
         yield Finding("agents", "ok", f"{len(exchange.agents)}, none of them crashed")
+
+
+def _warning(text: str) -> Finding:
+    """A warning of the exchange, under the name of what it is about."""
+    name = "policy" if OF_THE_FILE.match(text) else "configuration" if text.startswith("[") else "exchange"
+    return Finding(name, "warning", text)
 
 
 # --- what a start would meet ------------------------------------------------------------------------------------------
@@ -281,7 +290,7 @@ def _missing(config: Config) -> Iterator[Finding]:
             yield Finding(edge.name, "off", f"{module} is missing", f"pip install 'trunkline[{extra}]'")
     for section in UNBUILT:
         if section in config.given_sections:
-            yield Finding("warning", "warning", f"[{section}] has no effect: this release does not have it")
+            yield _warning(f"[{section}] has no effect: this release does not have it")
 
 
 def _agents(config: Config) -> Iterator[Finding]:

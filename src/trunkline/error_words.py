@@ -17,6 +17,8 @@ from typing import Final
 __all__ = ["in_words"]
 
 _CLOSED: Final = "the connection was closed before an answer was complete"
+# What OpenSSL says of bytes that are no TLS, by its releases: an answer in plain HTTP, for one.
+_NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"})
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z][a-z]+|\d+|[a-z]+")
 
 
@@ -35,6 +37,8 @@ def in_words(error: BaseException) -> str:
         case ssl.SSLCertVerificationError():
             # An error that is raised by Python code has none of OpenSSL's fields.
             return f"its certificate is not trusted ({getattr(error, 'verify_message', '') or 'no reason is given'})"
+        case ssl.SSLError() if getattr(error, "reason", None) in _NO_TLS:
+            return "no TLS is spoken there"
         case ssl.SSLError():
             return f"TLS does not work with it ({_lower(getattr(error, 'reason', None)) or 'the handshake failed'})"
         case ConnectionRefusedError():

@@ -8,6 +8,7 @@ Invariant: no error from here quotes a value, because a configuration may hold s
 
 from __future__ import annotations
 
+import ast
 import enum
 import os
 import re
@@ -26,7 +27,15 @@ from trunkline.toml_lines import KeyPath, key_lines
 # A hundred times the longest configuration anybody should have to read.
 MAX_FILE_BYTES: Final = 1_048_576
 
+# How ``tomllib`` writes the name of a table in its messages: as Python writes the tuple of its parts.
+_KEY_TUPLE: Final = re.compile(r"\((?:'[^']*'|\"[^\"]*\")(?:,? ?(?:'[^']*'|\"[^\"]*\"))*,?\)")
+
 S = TypeVar("S", bound=Struct)
+
+
+def _dotted(shown: re.Match[str]) -> str:
+    """The name of a table as it stands in the file."""
+    return f"[{'.'.join(ast.literal_eval(shown[0]))}]"
 
 
 class TomlFile:
@@ -41,7 +50,8 @@ class TomlFile:
             message, _, position = str(error).partition(" (at ")
             at = re.match(r"line (\d+)", position)
             line = int(at[1]) if at else text.count("\n") + 1
-            raise ConfigError(f"not TOML: {message[:1].lower()}{message[1:]}", f"{path}:{line}") from None
+            message = _KEY_TUPLE.sub(_dotted, message[:1].lower() + message[1:])
+            raise ConfigError(f"not TOML: {message}", f"{path}:{line}") from None
         except RecursionError:
             raise ConfigError("nested too deeply", str(path)) from None
         self.places: dict[KeyPath, str] = {key: f"{path}:{line}" for key, line in key_lines(text).items()}

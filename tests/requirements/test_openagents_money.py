@@ -77,6 +77,9 @@ async def invoice_of(buyer: Buyer, request: Any) -> tuple[int, str]:
 async def test_a_foreign_buyer_pays_gets_a_verified_result_and_a_receipt_that_verifies(short_path: Path) -> None:
     with running(short_path / "home", PRICED) as exchange:
         connection = account(exchange, "alice", 100_000)
+        nobody = trunkline(exchange.home, "wallet", "fund", "nope", "5")
+        told = f"not_found: no wallet 'nope'; `trunkline wallet balance --home {exchange.home}` lists them\n"
+        assert (nobody.returncode, nobody.stderr) == (2, told)
         async with Buyer(exchange.ready["relay"]) as buyer, WalletClient(connection) as wallet:
             request = await buyer.ask(EMBEDDING, EMBED)
             msats, invoice = await invoice_of(buyer, request)

@@ -410,6 +410,10 @@ def test_a_space_is_made_listed_used_and_removed(exchange: Running) -> None:
     ran = trunkline(exchange, "space", "run", name, text=f"{message}\n\n{message}\n")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert [json.loads(line)["events"][0]["stdout"] for line in ran.stdout.splitlines()] == ["hi\n", "hi\n"]
+    kept = exchange.home / "operations.json"
+    kept.write_text(f"{message}\n{message}\n")
+    of_file = trunkline(exchange, "space", "run", name, str(kept))
+    assert [json.loads(line)["events"][0]["stdout"] for line in of_file.stdout.splitlines()] == ["hi\n", "hi\n"]
     failing = json.dumps({"protocolVersion": "1.0", "operations": [{"type": "shell", "command": "exit 7"}]})
     assert trunkline(exchange, "space", "run", name, text=f"{failing}\n{message}\n").returncode == 1
     bad = trunkline(exchange, "space", "run", name, text='{"operations": 1}\n')

@@ -189,8 +189,9 @@ def test_a_running_exchange_is_asked_instead_of_its_ports(home: Home) -> None:
         "edges": {
             "ossa": {"state": "off", "note": "its port is taken"},
             "chiffon": {"state": "on", "broker": "away"},
+            "jobs": {"state": "on", "note": "no sandbox", "not_installed": "an extra is missing"},
         },
-        "warnings": ["[nostr] has no effect"],
+        "warnings": ["[nostr] has no effect", "rule-3: no tool here is called x", "HTTP_PROXY is not followed"],
         "defects": 2,
     }
     agents = [{"agent_id": "com.x", "state": "crashed", "note": "ended with 1"}]
@@ -204,4 +205,9 @@ def test_a_running_exchange_is_asked_instead_of_its_ports(home: Home) -> None:
     assert all_found["broker"][0] == Finding("broker", "problem", "away: nats://127.0.0.1:1")
     assert all_found["agent"][0] == Finding("agent", "problem", "com.x: ended with 1", "`trunkline logs com.x`")
     assert all_found["agent"][1].advice == "", "it has no log"
-    assert {one.state for one in (*all_found["warning"], *all_found["defects"])} == {"warning"}
+    assert [one.state for one in all_found["jobs"]] == ["warning", "off"]
+    assert all_found["policy"] == [Finding("policy", "warning", "rule-3: no tool here is called x")]
+    assert all_found["configuration"][1] == Finding("configuration", "warning", "[nostr] has no effect")
+    assert all_found["exchange"][1] == Finding("exchange", "warning", "HTTP_PROXY is not followed")
+    assert "warning" not in all_found
+    assert all_found["defects"][0].state == "warning"

@@ -537,6 +537,8 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
         (RULE + "when = {}", "trunkline.toml:5: policy.rule[0].when: expected the key `input`"),
         (RULE + 'when = "tuesday"', 'trunkline.toml:5: policy.rule[0].when: expected "untrusted"'),
         ("a = 1\na = 2", "trunkline.toml:2: not TOML: cannot overwrite a value"),
+        ("[http]\n[http]\n", "trunkline.toml:2: not TOML: cannot declare [http] twice"),
+        ("a = {}\n[a.b]\n", "trunkline.toml:2: not TOML: cannot declare [a.b] twice"),
         (
             "[http]\nlisten = 127.0.0.1",
             "trunkline.toml:2: not TOML: expected newline or end of document after a statement",

@@ -26,6 +26,12 @@ class HTTPBroken(Exception):
     pass
 
 
+def _tls_error(reason: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, f"[SSL: {reason}]")
+    error.reason = reason
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
@@ -39,6 +45,8 @@ class HTTPBroken(Exception):
         (asyncio.LimitOverrunError("", 1), "the answer is too long"),
         (ValueError("what a peer wrote"), "the answer cannot be read"),
         (ssl.SSLError(1, "[SSL] wrong version number"), "TLS does not work with it (the handshake failed)"),
+        (_tls_error("WRONG_VERSION_NUMBER"), "no TLS is spoken there"),
+        (_tls_error("TLSV1_ALERT_INTERNAL_ERROR"), "TLS does not work with it (tlsv1 alert internal error)"),
         (PermissionError(errno.EACCES, os.strerror(errno.EACCES)), "permission denied"),
         (NoServersError("what a peer wrote"), "no servers"),
         (HTTPBroken(), "HTTP broken"),

@@ -33,6 +33,7 @@ from trunkline.cli.terminal import (
 
 # The tool that pays for jobs, whose input holds one thing several times.
 PAY: Final = "nostr.wallet/pay"
+_NOT_ALL: Final = "there is no answer to all questions at once: name several ids, or a run of a space with --run RUN"
 
 
 @click.command()
@@ -170,8 +171,18 @@ def _changed(before: object, after: object) -> Iterator[str]:
             yield "    " + click.style(line, fg=colours.get(line[:1]))
 
 
+def _refuse_all(_: click.Context, __: click.Parameter, value: bool) -> None:
+    """``--all`` is looked for, and there is no such answer: what was not read is not answered."""
+    if value:
+        raise click.UsageError(_NOT_ALL)
+
+
+_without_all = click.option("--all", is_flag=True, hidden=True, is_eager=True, expose_value=False, callback=_refuse_all)
+
+
 @click.command()
 @click.argument("approval_ids", metavar="ID…", nargs=-1, shell_complete=questions_here)
+@_without_all
 @click.option("--run", "run_id", metavar="RUN", help="All questions of a run of a space, as they come, to its end.")
 @click.option("--always", is_flag=True, help="Write a rule that allows it from now on, after showing it.")
 @click.option("--also-untrusted", is_flag=True, help="With --always: also when strangers' words may have led to it.")
@@ -210,6 +221,7 @@ def approve(
 
 @click.command()
 @click.argument("approval_ids", metavar="ID…", nargs=-1, shell_complete=questions_here)
+@_without_all
 @click.option("--run", "run_id", metavar="RUN", help="All questions of a run of a space, as they come, to its end.")
 @click.option("--reason", default=None, help="Told to the one who asked.")
 @shared
@@ -224,6 +236,8 @@ def deny(settings: CommandSettings, approval_ids: tuple[str, ...], run_id: str |
 
 
 def _check_named(approval_ids: tuple[str, ...], run_id: str | None) -> None:
+    if "all" in approval_ids:
+        raise click.UsageError(_NOT_ALL)
     if bool(approval_ids) == (run_id is not None):
         raise click.UsageError(f"name the questions (`{typed('approvals')}` lists them), or a run with --run")
 

@@ -28,6 +28,9 @@ from trunkline.home import Home
 # The exchange answers everything but a call within 30 s, and shows a sign of life on a stream every 15 s.
 TIMEOUT_S: Final = 45.0
 
+# States of a process in /proc that are none of a living one: zombie, dead.
+_ENDED: Final = frozenset({"Z", "X", "x"})
+
 decode: Final = msgspec.json.decode
 encode: Final = msgspec.json.encode
 
@@ -99,8 +102,12 @@ class ExchangeClient:
             connection.request(method, path, body, headers)
             yield connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
-            where = f"{self._host}:{self._port}"
-            raise ExchangeUnreachable(f"the exchange at {where} went away ({in_words(error)})") from None
+            why = f"the exchange at {self._host}:{self._port} went away ({in_words(error)})"
+            # One that takes too long is still there.
+            what = (
+                f"{typed('doctor')} says how it is" if isinstance(error, TimeoutError) else f"{typed('up')} starts it"
+            )
+            raise ExchangeUnreachable(f"{why}; {what}") from None
         finally:
             connection.close()
 
@@ -150,18 +157,19 @@ def _not_running(home: Home) -> ExchangeUnreachable:
 
 
 def is_alive(pid: int, start_time: object) -> bool:
-    """Whether this process lives and is the one that started then, as far as the system can tell."""
+    """Whether this process lives and is the one that started then, as far as the system can tell.
+
+    One that ended and that its parent has not asked about yet (a zombie) keeps its number, and serves nobody.
+    """
     try:
         os.kill(pid, 0)
     except PermissionError:
         pass
     except (OSError, OverflowError):
         return False
-    if not isinstance(start_time, int):
-        return True
     try:
-        # The 22nd field; the second one, in brackets, may hold anything.
+        # The third field and the 22nd; the second one, in brackets, may hold anything.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return int(fields[19]) == start_time
+        return fields[0] not in _ENDED and (not isinstance(start_time, int) or int(fields[19]) == start_time)
     except (OSError, IndexError, ValueError):
         return True

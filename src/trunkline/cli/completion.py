@@ -1,12 +1,12 @@
 """``trunkline completion``: a script that lets a shell complete verbs, options and the names of what is there.
 
-Owns what is suggested for tools, agents and open questions: those of the running exchange of this home. Where none
-runs, nothing is suggested and nothing is said: a shell waits in the middle of a line.
+Owns what is suggested for tools, agents, spaces and open questions: those of the running exchange of this home. Where
+none runs, nothing is suggested and nothing is said: a shell waits in the middle of a line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -89,7 +89,24 @@ def _questions(exchange: ExchangeClient) -> Iterator[tuple[str, str]]:
         yield question["approval_id"], str(question.get("tool_id") or question.get("agent_id") or "")
 
 
+def _spaces(exchange: ExchangeClient) -> Iterator[tuple[str, str]]:
+    for space in exchange.get(at("spaces"))["spaces"]:
+        yield space["name"], space["folder"]
+
+
+def among(names: Iterable[str]) -> Suggest:
+    """Those of these words that begin as typed; no exchange is asked."""
+
+    def suggest(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(name) for name in names if name.startswith(typed)]
+
+    return suggest
+
+
 tools_here: Final = _suggesting(_tools)
 agents_here: Final = _suggesting(_agents)
 steerable_here: Final = _suggesting(_steerable)
 questions_here: Final = _suggesting(_questions)
+spaces_here: Final = _suggesting(_spaces)

@@ -48,9 +48,15 @@ def doctor(settings: CommandSettings, config: Path | None) -> None:
     problems = sum(finding.state == "problem" for finding in found)
     if not settings.shown_as_json({"problems": problems, "running": exchange is not None, "findings": found}):
         say()
-        say("nothing is wrong" if not problems else "1 problem" if problems == 1 else f"{problems} problems")
+        counted = [_count(problems, "problem"), _count(sum(one.state == "warning" for one in found), "warning")]
+        say(", ".join(filter(None, counted)) or "nothing is wrong")
     if problems:
         raise SystemExit(1)
+
+
+def _count(number: int, word: str) -> str:
+    """``2 problems``; nothing where there are none."""
+    return "" if not number else f"1 {word}" if number == 1 else f"{number} {word}s"
 
 
 def _running(settings: CommandSettings) -> tuple[RunningExchange | None, str]:
@@ -61,7 +67,8 @@ def _running(settings: CommandSettings) -> tuple[RunningExchange | None, str]:
         exchange = settings.connect()
         return RunningExchange(exchange.ready, exchange.get(at("status")), exchange.get(at("agents"))["agents"]), ""
     except ExchangeUnreachable as error:
-        return None, str(error)
+        # Why alone: what to do is said by the finding.
+        return None, str(error).partition("; ")[0]
     except CommandFailed as error:
         # It answers, and refuses: another token, or it is just stopping.
         return None, str(error)

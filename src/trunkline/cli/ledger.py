@@ -252,7 +252,7 @@ def _count(number: int, many: str, one: str) -> str:
 def show(settings: CommandSettings, call_id: str | None, correlation: str | None, last: int) -> None:
     """What is on record of a call or a conversation, or the latest entries; secrets are masked."""
     if call_id is not None and correlation is not None:
-        raise click.UsageError("give one of --call and --correlation")
+        raise click.UsageError("give --call or --correlation, not both")
     from trunkline.ledger.export import entry_lines
 
     with reading(settings) as reader:
@@ -328,7 +328,7 @@ def export(
     from trunkline.ledger import export as record
 
     if sum((correlation is not None, everything, since is not None or until is not None)) != 1:
-        raise click.UsageError("give one of --correlation, --all, and a time range (--since, --until)")
+        raise click.UsageError("give --correlation, --all or a time range (--since, --until), and only one of them")
     check_range(since, until, "--since and --until")
     if correlation is None and form != "entries":
         raise click.UsageError(f"a {form} is of one conversation: give --correlation")

@@ -67,7 +67,7 @@ VERBS = {
     "import": Verb("connect", "import_servers", "Mount the MCP servers that a client has."),
     "reload": Verb("reload", "reload", "Read the configuration again, without a stop."),
     "replay": Verb("replay", "replay", "Check a trajectory, compare two, or answer from one."),
-    "completion": Verb("completion", "completion", "Let a shell complete verbs, tools, agents and questions."),
+    "completion": Verb("completion", "completion", "Let a shell complete verbs and the names of what is there."),
     "check": Verb("check", "check", "Whether somebody's implementation of a protocol is right."),
     "ledger": Verb("ledger", "ledger", "The record of everything: verify, show, export."),
 }
@@ -81,10 +81,39 @@ ANYWHERE = frozenset({"check", "completion"})
 _BY_HAND = {
     "restore": "; a copy that `ledger backup` made is put back by copying it into a home: docs/operations.md, Restore"
 }
+# Words of other programs for parts of verbs.
+_CALLED_ELSEWHERE = {
+    **dict.fromkeys(("create", "add", "make", "init"), ("new",)),
+    **dict.fromkeys(("remove", "delete", "del"), ("rm", "revoke", "end")),
+    **dict.fromkeys(("ls", "all"), ("list",)),
+    **dict.fromkeys(("stop", "abort", "kill"), ("cancel", "end")),
+    "get": ("show",),
+}
+# Verbs that list when they stand alone.
+_LISTS_ALONE = frozenset({"jobs", "policy", "receipts", "topics"})
 # What Click takes for an option.
 _NEGATIVE = re.compile(r"-[0-9]")
 # Below it half of the letters are enough, and "stop" is like "restore".
 _VERB_LIKENESS = 0.6
+# Options without a value that change only what is shown or waited for. All others grant, start, overwrite or remove
+# more than what was typed, and are never suggested: who typed `--all` did not mean `--always`.
+SUGGESTED_FLAGS = frozenset(
+    {
+        "--detach",
+        "--dry-run",
+        "--follow",
+        "--help",
+        "--json",
+        "--list",
+        "--no-browser",
+        "--no-wait",
+        "--private",
+        "--raw",
+        "--refused",
+        "--version",
+        "--wait",
+    }
+)
 
 
 class Verbs(click.Group):
@@ -109,10 +138,17 @@ class Verbs(click.Group):
             return super().invoke(ctx)
         except (ExchangeUnreachable, LedgerError, ConfigError) as error:
             raise _failure(error) from None
+        except click.NoSuchCommand as error:
+            raise click.UsageError(_no_part(error.command_name, error.ctx) or error.message, error.ctx) from None
         except click.NoSuchOption as error:
             if _NEGATIVE.fullmatch(error.option_name):
                 raise click.UsageError("a number below zero is not taken here", error.ctx) from None
-            raise
+            raise click.NoSuchOption(
+                error.option_name,
+                error.message,
+                [one for one in error.possibilities or () if _is_safe(one, error.ctx)],
+                error.ctx,
+            ) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """The table, without loading anything."""
@@ -138,6 +174,26 @@ class Verbs(click.Group):
             if isinstance(command, click.Group) and name in command.commands:
                 inside.append(f"{verb} {name}")
         return inside or near(name, VERBS, _VERB_LIKENESS)
+
+
+def _no_part(name: str, context: click.Context | None) -> str:
+    """What is said of a part that a verb does not have, with the one that other programs call so, or those like it."""
+    group = None if context is None else context.command
+    if context is None or not isinstance(group, click.Group):
+        return ""
+    verb, called = context.info_name or "", _CALLED_ELSEWHERE.get(name, (name,))
+    text = f"no verb {printable(name)!r} of {verb}"
+    if verb in _LISTS_ALONE and "list" in called:
+        return f"{text}; `{typed(verb)}` lists them"
+    found = [part for part in called if part in group.commands] or near(name, group.commands, _VERB_LIKENESS)
+    return text + did_you_mean([f"{verb} {part}" for part in found])
+
+
+def _is_safe(option: str, context: click.Context | None) -> bool:
+    """Whether an option may be suggested: what one with a value does stands in the value, which was typed."""
+    found = [one for one in context.command.params if option in one.opts] if context is not None else []
+    known = [one for one in found if isinstance(one, click.Option) and not one.hidden]
+    return option in SUGGESTED_FLAGS or any(not one.is_flag for one in known)
 
 
 def _needs_linux(verb: str) -> str:
@@ -218,6 +274,7 @@ def _failure(error: Exception) -> CommandFailed:
         case ExchangeUnreachable():
             return CommandFailed("exchange.unreachable", text, exit_code=2, line=text)
         case LedgerLocked():
+            text += "; `trunkline status` shows it, `trunkline down` stops it"
             return CommandFailed("exchange.already_running", text, exit_code=2, line=f"already running: {text}")
         case LedgerCorrupt():
             return CommandFailed("ledger.corrupt", text)

@@ -263,7 +263,7 @@ def _found(reader: Reader, receipt_id: str) -> OnRecord:
         _end_with(broken)
     if found is None:
         listed = typed("receipts")
-        raise CommandFailed("not_found", f"no receipt {receipt_id!r} is on record; `{listed}` lists them", exit_code=1)
+        raise CommandFailed("not_found", f"no receipt {receipt_id!r} is on record; `{listed}` lists them")
     return found
 
 

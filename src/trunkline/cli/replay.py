@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trunkline.cli.client import at
-from trunkline.cli.file_kinds import expect
+from trunkline.cli.file_kinds import expect, kind_of
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import CommandFailed, file_failure, heading, note, printable, say, table
 
@@ -96,8 +96,11 @@ def _checked(file: Path, place: str = "") -> Checked:
         with _lines(file) as lines:
             return check(lines)
     except NotATrajectory as wrong:
-        text = f"{place}line {wrong.line}: {wrong.fault}"
         details = {"line": wrong.line, "file": str(file)}
+        if kind_of(file) != "trajectory":
+            text = f"{file} is no trajectory: line {wrong.line}: {wrong.fault}"
+            raise CommandFailed("trajectory.invalid", text, exit_code=1, details=details) from None
+        text = f"{place}line {wrong.line}: {wrong.fault}"
         raise CommandFailed("trajectory.invalid", text, exit_code=1, line=text, details=details) from None
 
 

@@ -1,7 +1,7 @@
 """``trunkline space``: workspaces for agents, and operations in them (Agent Spaces).
 
-Owns what a person sees of spaces. ``run`` is the protocol's own form on stdio, for programs: operations messages on
-stdin, each on a line or spread over several, an events message on each line of stdout.
+Owns what a person sees of spaces. ``run`` is the protocol's own form on stdio, for programs: operations messages in
+a file or on stdin, each on a line or spread over several, an events message on each line of stdout.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import base64
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from trunkline.cli.client import ExchangeClient, at, decode, encode, end_with, error_of
+from trunkline.cli.completion import spaces_here
 from trunkline.cli.options import CommandSettings, json_argument, shared
 from trunkline.cli.output_files import refuse_existing, with_force, with_output, write_output
 from trunkline.cli.terminal import (
@@ -23,6 +25,7 @@ from trunkline.cli.terminal import (
     answers,
     clock,
     confirm,
+    file_failure,
     note,
     printable,
     say,
@@ -111,7 +114,7 @@ def list_spaces(settings: CommandSettings) -> None:
 
 
 @space.command("rm", short_help="Remove a space; a folder of yours stays.")
-@click.argument("name")
+@click.argument("name", shell_complete=spaces_here)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="End the runs that are not done.")
 @shared
@@ -131,7 +134,7 @@ def rm(settings: CommandSettings, name: str, yes: bool, force: bool) -> None:
 
 
 @space.command("snapshots", short_help="What can be brought back in a space.")
-@click.argument("name")
+@click.argument("name", shell_complete=spaces_here)
 @shared
 def list_snapshots(settings: CommandSettings, name: str) -> None:
     """How the space NAME was before its last runs. `trunkline space undo` brings it back."""
@@ -151,7 +154,7 @@ def list_snapshots(settings: CommandSettings, name: str) -> None:
 
 
 @space.command("undo", short_help="Bring a space back to where it was before a run.")
-@click.argument("name")
+@click.argument("name", shell_complete=spaces_here)
 @click.argument("run_id", metavar="[RUN]", default="")
 @click.option("--redo", is_flag=True, help="Take back the last undo instead.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -220,22 +223,35 @@ def changes(change: dict[str, Any], *, is_done: bool) -> list[str]:
     return lines
 
 
-@space.command("run", short_help="Run operations: messages on stdin, events on stdout.")
-@click.argument("name")
+@space.command("run", short_help="Run operations: messages in a file or on stdin, events on stdout.")
+@click.argument("name", shell_complete=spaces_here)
+@click.argument("file", metavar="[FILE]", default="-")
 @click.option("--no-wait", is_flag=True, help="Do not wait for a person who is asked; exit with 3.")
 @shared
-def run(settings: CommandSettings, name: str, no_wait: bool) -> None:
-    """Run operations in the space NAME: messages on stdin, each on a line or on several, events messages on stdout.
+def run(settings: CommandSettings, name: str, file: str, no_wait: bool) -> None:
+    """Run operations in the space NAME: messages in FILE or on stdin, each on a line or on several; events on stdout.
 
     Exits with 1 if an operation did not succeed, a command with an exit code other than 0 included.
     """
     exchange = settings.connect()
     worst = -1
-    for message in messages_in(sys.stdin.buffer):
-        worst = max(worst, _run_one(exchange, name, message, wait=not no_wait))
+    with _opened(file) as lines:
+        for message in messages_in(lines):
+            worst = max(worst, _run_one(exchange, name, message, wait=not no_wait))
     if worst < 0:
-        raise CommandFailed("message.malformed", "nothing on stdin: an operations message is expected")
+        where = "on stdin" if file == "-" else f"in {file}"
+        raise CommandFailed("message.malformed", f"nothing {where}: an operations message is expected")
     sys.exit(worst)
+
+
+def _opened(file: str) -> AbstractContextManager[Iterable[bytes]]:
+    """The lines of a file; ``-`` is stdin, which stays open."""
+    if file == "-":
+        return nullcontext(sys.stdin.buffer)
+    try:
+        return Path(file).open("rb")
+    except OSError as error:
+        raise file_failure(file, error.strerror) from None
 
 
 def messages_in(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -272,7 +288,7 @@ def _no_repository(name: str, folder: str) -> str:
 
 
 @space.command("export", short_help="What changed in a space, as a patch of git.")
-@click.argument("name")
+@click.argument("name", shell_complete=spaces_here)
 @click.option("--since", default="HEAD", metavar="REV", help="Changed since this commit; HEAD unless said.")
 @with_output
 @with_force
@@ -407,7 +423,7 @@ def _tell_of_question(message: dict[str, Any]) -> None:
 
 
 @space.command("check", short_help="What would be decided of each operation; nothing is done.")
-@click.argument("name")
+@click.argument("name", shell_complete=spaces_here)
 @click.argument("file")
 @shared
 def check(settings: CommandSettings, name: str, file: str) -> None:

@@ -79,11 +79,11 @@ def _off(names: list[str], edges: Mapping[str, Any], not_built: Collection[str])
 def _edges(edges: Mapping[str, Any]) -> None:
     """The figures of each edge; why one is off, or what it cannot do here."""
     for name, figures in edges.items():
-        note = str(figures.get("note", ""))
+        note = "; ".join(str(figures[key]) for key in ("note", "not_installed") if figures.get(key))
         if figures.get("state") == "off":
             _line("off", f"{name}: {note or 'it does not run'}")
             continue
-        shown = [_figure(key, value) for key, value in figures.items() if key not in {"state", "note"}]
+        shown = [_figure(key, value) for key, value in figures.items() if key not in {"state", "note", "not_installed"}]
         if shown or note:
             _line(name, "; ".join(filter(None, [", ".join(shown), note])))
 

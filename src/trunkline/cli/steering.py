@@ -1,7 +1,7 @@
 """``trunkline start``, ``stop``, ``restart``: the process of one agent that the exchange launches.
 
-One request each. Owns the short look at what came of a start (``Starts``, which ``reload`` has too) and its words. Does
-not own when a process is started again by itself (``host.restart``).
+One request each. Owns what is said of it, also where it changes nothing, and the short look at what came of a start
+(``Starts``, which ``reload`` has too). Does not own when a process is started again by itself (``host.restart``).
 """
 
 from __future__ import annotations
@@ -25,6 +25,13 @@ _ATTACHED: Final = ("ready", "unhealthy")
 _ENDED: Final = ("crashed", "backoff", "stopped")
 
 no_wait_option = click.option("--no-wait", is_flag=True, help="Do not wait to see whether it attaches.")
+
+# What is said where an action changes nothing, by the state of the agent before it.
+_ALREADY: Final = {
+    **{("start", state): "runs already" for state in ("ready", "unhealthy", "running", "starting")},
+    **{("stop", state): "does not run, and is not started again" for state in ("stopped", "crashed")},
+    ("stop", "stopping"): "is being stopped already",
+}
 
 
 class Starts:
@@ -87,7 +94,9 @@ def _steer(settings: CommandSettings, agent: str, action: str, done: str, *, no_
         end_with(error)
 
     exchange.refused = refused
+    state = next((one["state"] for one in exchange.get(at("agents"))["agents"] if one["agent_id"] == agent), "")
     answer = exchange.post(at("agents", agent, action))
+    done = _ALREADY.get((action, state), done)
     if starts is None:
         if not settings.shown_as_json(answer):
             say(f"{printable(agent)} {done}; `{typed('agents')}` shows how it is")

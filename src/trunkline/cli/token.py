@@ -7,14 +7,18 @@ Owns what is shown of a credential. Does not own which there can be (``edges.edg
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from trunkline.cli.client import ExchangeClient, at, decode, encode
+from trunkline.cli.completion import among
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import clock, note, printable, say, seconds_of, table, typed
 from trunkline.errors import ExchangeUnreachable
+
+# Those that have credentials; a shell completes them. Whether there is such an edge is the exchange's to say.
+EDGES: Final = ("http", "mcp", "opensentience", "chiffon", "ossa")
 
 
 @click.group()
@@ -24,7 +28,7 @@ def token(_: CommandSettings) -> None:
 
 
 @token.command("new", short_help="Make one.")
-@click.argument("edge")
+@click.argument("edge", shell_complete=among(EDGES))
 @click.option("--agent", required=True, metavar="ID", help="Who will use it; calls are made in this name.")
 @click.option(
     "--type", "kind", metavar="T", help="On chiffon: orchestrator, infra, desktop, code or research; on ossa: any."
@@ -61,8 +65,8 @@ def new(
     body: dict[str, object] = {name: value for name, value in said.items() if value is not None}
     made = settings.connect().post(at("tokens"), body)
     if not settings.shown_as_json(made):
-        keys = {name: made[name] for name in ("jwk", "enc_jwk") if name in made}
-        say(printable(encode(keys).decode() if keys else made["token"]))
+        # Keys are of use with the name that they are for: what is printed is an identity file as it is.
+        say(printable(made["token"] if "token" in made else encode(made).decode()))
         take_back = typed(f"token revoke {made['id']}")
         note(f"{made['id']}: shown this once; {take_back} takes it back")
 

@@ -146,7 +146,7 @@ def help_with_tool(exchange: ExchangeClient, tool: str) -> None:
         exchange.refused = end_with
         if error["code"] in {"tool.not_found", "tool.unavailable"}:
             error["message"] = _why_not(exchange, tool, error)
-        end_with(error, _further(error["code"], tool))
+        end_with(error, _further(exchange, error["code"], tool))
 
     exchange.refused = refused
 
@@ -169,14 +169,26 @@ def _why_not(exchange: ExchangeClient, tool: str, error: dict[str, Any]) -> str:
     return str(error["message"]) + ("" if agent is None else f": {_where_to_look(exchange, agent_id)}")
 
 
-def _further(code: str, tool: str) -> str:
+def _further(exchange: ExchangeClient, code: str, tool: str) -> str:
     """What helps besides, by what is wrong."""
     if code == "tool.invalid_input":
         return f"its input: {typed(f'tools {printable(tool)}')}"
     if code == "tool.suspended":
-        table_ = "[[mcp]]" if tool.startswith(MOUNT_PREFIX) else "[[agent]]"
-        return f"while you develop it: pin_definitions = false in its {table_}, and {typed('reload')}"
+        return _while_developed(exchange, tool)
     return ""
+
+
+def _while_developed(exchange: ExchangeClient, tool: str) -> str:
+    """How not to be asked about each change of an agent's tools; only what the configuration names can be told so."""
+    agent_id = tool.partition("/")[0]
+    agents: list[dict[str, Any]] = exchange.get(at("agents"))["agents"]
+    found: dict[str, Any] = next((one for one in agents if one["agent_id"] == agent_id), {})
+    if not found:
+        return ""
+    if not found.get("steerable"):
+        return f"{printable(agent_id)} comes in by itself over {found['edge']}: each change of its tools is asked about"
+    table_ = "[[mcp]]" if tool.startswith(MOUNT_PREFIX) else "[[agent]]"
+    return f"while you develop it: pin_definitions = false in its {table_}, and {typed('reload')}"
 
 
 def _is_away(exchange: ExchangeClient, agent: dict[str, Any]) -> str:
@@ -206,8 +218,20 @@ def _nobody_here(exchange: ExchangeClient, agent_id: str) -> str:
     if is_example(exchange.home, agent_id):
         how = f"it is one of the examples: {typed('down')}, then {typed('up --demo')}"
     else:
-        how = f"add its [[agent]] to trunkline.toml and {typed('reload')}, or start it by hand with a token"
+        how = _brought_back(exchange, agent_id)
     return f"no agent {agent_id} is configured or connected now{since}; {how}"
+
+
+def _brought_back(exchange: ExchangeClient, agent_id: str) -> str:
+    """What brings an agent back, by how it comes in: with a credential that was made for it, or launched."""
+    made = [one for one in exchange.get(at("tokens"))["tokens"] if one["agent"] == agent_id]
+    if valid := [one for one in made if not one.get("revoked")]:
+        return f"it comes in by itself over {valid[-1]['edge']}, with {valid[-1]['id']}: start its program"
+    if made:
+        kind = f" --type {made[-1]['type']}" if made[-1].get("type") else ""
+        again = typed(f"token new {made[-1]['edge']} --agent {agent_id}{kind}")
+        return f"it came in over {made[-1]['edge']}, and {made[-1]['id']} was revoked: {again} makes another credential"
+    return f"add its [[agent]] to trunkline.toml and {typed('reload')}, or start it by hand with a token"
 
 
 def no_tool(tool: str, found: list[dict[str, Any]]) -> str:

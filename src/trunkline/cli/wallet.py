@@ -86,7 +86,11 @@ def fund(settings: CommandSettings, name: str, msats: int, mint: str | None) -> 
     if mint is not None:
         _fund_at(settings, name, msats, mint)
         return
-    made = _called(_reached(settings), "fund", {"name": name, "msats": msats})
+    try:
+        made = _called(_reached(settings), "fund", {"name": name, "msats": msats})
+    except CommandFailed:
+        _check_known(name, _fold(settings))
+        raise
     if not settings.shown_as_json(made):
         say(f"{printable(name)}: {made['balance']:,} msats")
 

@@ -32,5 +32,6 @@ class Address(Struct, frozen=True):
         problem = f"cannot listen here: {os.strerror(error.errno or 0)}; choose another address in [{self.section}] "
         place = f"{self.host}:{self.port}"
         if self.is_given or self.is_needed:
-            return ConfigError(problem + self.key, place)
+            # A start ends at the first; who mends one by one starts as often.
+            return ConfigError(f"{problem}{self.key}; `trunkline doctor` shows each that is taken", place)
         return EdgeOff(f"{place}: {problem}{self.key}")

@@ -179,7 +179,10 @@ class RunningEdge:
         return {}
 
     def agents(self) -> Sequence[AgentView]:
-        """Agents that this edge looks after and that have no process here, also those that are away, and why."""
+        """Agents that this edge looks after and that have no process here, also those that are away, and why.
+
+        Of one that is ``resident``, what is to be said of its ``health`` and in its ``note``.
+        """
         return ()
 
     def steer(self, agent_id: str, action: AgentAction) -> bool:  # noqa: ARG002  (those that have agents do)
@@ -219,7 +222,9 @@ class RunningEdge:
         return ()
 
     def status(self) -> Mapping[str, object]:
-        """Figures of this edge, for ``trunkline status``."""
+        """Figures of this edge, for ``trunkline status``. ``note`` says what should be here and is not,
+        ``not_installed`` what is optional and missing.
+        """
         return {}
 
     def warnings(self) -> Sequence[str]:

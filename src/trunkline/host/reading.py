@@ -89,7 +89,10 @@ class Reading(Views):
         found = {agent.agent_id: views.agent(self._hub, agent) for agent in self._hub.registry.agents.values()}
         for run in (*self._processes.views(), *self._of_edges()):
             attached = found.get(run.agent_id)
-            if attached is None:
+            if run.resident:
+                if attached is not None:
+                    found[run.agent_id] = msgspec.structs.replace(attached, health=run.health, note=run.note)
+            elif attached is None:
                 note = run.note or self._hub.registry.why_stopping(run.agent_id)
                 found[run.agent_id] = msgspec.structs.replace(run, steerable=True, note=note)
             else:

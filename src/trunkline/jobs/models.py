@@ -21,17 +21,20 @@ INSTALL: Final = 'pip install "trunkline[jobs]"'
 SHELL: Final = "trunkline-sandbox"
 
 
-def missing(settings: Jobs, no_sandbox: str = "") -> Mapping[str, str]:
-    """The types that cannot run here, each with the reason; ``no_sandbox`` says why there is no sandbox, if so."""
+def not_installed(settings: Jobs) -> Mapping[str, str]:
+    """The types whose optional libraries are not here, each with what brings them."""
     found: dict[str, str] = {}
     if not settings.model:
         if not languages.is_here():
             found[ANALYSIS] = f"needs tree-sitter ({INSTALL}) or a model ([jobs] endpoint and model)"
         if not rerank.is_here():
             found[RERANK] = f"needs bm25s ({INSTALL}) or a model ([jobs] endpoint and model)"
-    if no_sandbox:
-        found[SANDBOX] = no_sandbox
     return found
+
+
+def missing(settings: Jobs, no_sandbox: str = "") -> Mapping[str, str]:
+    """The types that cannot run here, each with the reason; ``no_sandbox`` says why there is no sandbox, if so."""
+    return {**not_installed(settings), **({SANDBOX: no_sandbox} if no_sandbox else {})}
 
 
 def offered(settings: Jobs, no_sandbox: str = "") -> tuple[str, ...]:

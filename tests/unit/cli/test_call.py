@@ -25,7 +25,7 @@ from trunkline.entries import CallSettled
 from trunkline.errors import ExchangeUnreachable
 from trunkline.events import CallRequested, CancelRequested
 from trunkline.model import FAULTS, Status, ToolDefinition, fault
-from trunkline.shown import AgentView, Question
+from trunkline.shown import AgentView, Question, TokenView
 
 TOOL = "com.example.echo/say"
 STAMP = "2026-11-15T10:00:00.000Z"
@@ -162,7 +162,9 @@ def test_a_refusal_ends_with_the_code_of_the_table(running: Running, code: str) 
     assert said.err.startswith(f"{code}: {'no tool ' if code == 'tool.not_found' else FAULTS[code].text}")
     below = {
         "tool.invalid_input": [f"its input: trunkline tools {TOOL}"],
-        "tool.suspended": ["while you develop it: pin_definitions = false in its [[agent]], and trunkline reload"],
+        "tool.suspended": [
+            "com.example.echo comes in by itself over opensentience: each change of its tools is asked about"
+        ],
     }
     assert said.err.splitlines()[1:] == below.get(code, [])
 
@@ -204,6 +206,32 @@ def test_the_tool_of_an_agent_that_is_not_configured_any_more_is_told_of_with_wh
     assert running.run("call", TOOL).err.startswith(f"{nobody}; its last log ends at ")
     monkeypatch.setattr("trunkline.host.begin.EXAMPLES", ())
     assert "; add its [[agent]] to trunkline.toml and trunkline reload, or " in running.run("call", TOOL).err
+
+
+def test_where_a_changed_definition_need_not_be_asked_about_is_said_of_agents_of_the_configuration_only(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.script[CallRequested] = lambda event: [refused(event, "tool.suspended")]
+    assert "pin_definitions" not in running.run("call", TOOL).err
+    assert running.run("call", "com.example.gone/say").err.count("\n") == 1
+    agents = [replace(agent, steerable=True) for agent in running.exchange.views.agents()]
+    monkeypatch.setattr(running.exchange.views, "agents", lambda: agents)
+    told = "while you develop it: pin_definitions = false in its [[agent]], and trunkline reload\n"
+    assert running.run("call", TOOL).err.endswith(told)
+
+
+def test_an_agent_with_a_credential_that_is_away_is_not_to_be_added_to_the_configuration(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trunkline.host.begin.EXAMPLES", ())
+    running.later(running.exchange.echo.leave)
+    made = TokenView("t9", "pigeon", "com.example.echo", "2026-01-01T00:00:00.000Z", type="grey")
+    monkeypatch.setattr(running.exchange.operator, "tokens", lambda: [made])
+    said = running.run("call", TOOL).err
+    assert said.endswith("; it comes in by itself over pigeon, with t9: start its program\n")
+    monkeypatch.setattr(running.exchange.operator, "tokens", lambda: [replace(made, revoked=True)])
+    again = "trunkline token new pigeon --agent com.example.echo --type grey makes another credential\n"
+    assert running.run("call", TOOL).err.endswith(f"; it came in over pigeon, and t9 was revoked: {again}")
 
 
 def test_a_near_miss_at_an_agent_that_is_away_names_the_tools_of_that_agent(

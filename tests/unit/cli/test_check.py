@@ -153,6 +153,22 @@ def test_nobody_there_is_exit_2(honest: Served) -> None:
     assert said.json["error"]["code"] == "endpoint.unreachable"
 
 
+def test_where_plain_http_is_spoken_it_is_said_that_there_is_no_tls(honest: Served) -> None:
+    given = [word for file in honest.files[:2] for word in ("--identity", str(file))]
+    quiet = type("Quiet", (BaseHTTPRequestHandler,), {"log_message": lambda *_: None})
+    plain = ThreadingHTTPServer(("127.0.0.1", 0), quiet)
+    thread = threading.Thread(target=plain.serve_forever)
+    thread.start()
+    try:
+        url = f"https://127.0.0.1:{plain.server_port}"
+        said = trunkline("check", "ossa", url, *given)
+    finally:
+        plain.shutdown()
+        thread.join(5)
+        plain.server_close()
+    assert (said.code, said.err.splitlines()[-1]) == (2, f"endpoint.unreachable: {url}: no TLS is spoken there")
+
+
 def test_an_address_that_is_none_is_exit_2(honest: Served) -> None:
     given = [word for file in honest.files[:2] for word in ("--identity", str(file))]
     assert "expected https" in trunkline("check", "ossa", "http://127.0.0.1:1", *given).err

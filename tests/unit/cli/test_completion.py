@@ -1,4 +1,4 @@
-"""A shell completes verbs, tools, agents and questions; where no exchange runs it suggests nothing and says nothing."""
+"""A shell completes verbs and the names of what is there; where no exchange runs it suggests and says nothing."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Running, trunkline
+from trunkline.cli.client import ExchangeClient
+from trunkline.cli.token import EDGES
+from trunkline.edges import known
 from trunkline.shown import AgentView
 
 
@@ -49,6 +52,21 @@ def test_only_agents_that_can_be_restarted_are_suggested_for_it(
     monkeypatch.setattr(running.exchange.views, "agents", lambda: [*agents, launched])
     for verb in ("start", "stop", "restart"):
         assert completed(running, monkeypatch, verb, "com.") == ["com.launched"]
+
+
+@pytest.mark.parametrize("part", ["run", "rm", "check", "undo", "snapshots", "export"])
+def test_spaces_are_suggested_for_what_is_done_with_one(
+    running: Running, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    spaces = {"spaces": [{"name": name, "folder": "/w"} for name in ("demo", "other")]}
+    monkeypatch.setattr(ExchangeClient, "get", lambda _, path: spaces if path == "/v1/spaces" else None)
+    assert completed(running, monkeypatch, "space", part, "d") == ["demo"]
+    assert completed(running, monkeypatch, "space", "new", "d") == []
+
+
+def test_edges_with_credentials_are_suggested_for_a_new_one(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert completed(running, monkeypatch, "token", "new", "o") == ["opensentience", "ossa"]
+    assert set(EDGES) == {edge.name for edge in known.EDGES if edge.tokens is not None}
 
 
 def test_open_questions_are_suggested_for_their_answer(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,6 +191,12 @@ def test_what_is_not_there_or_cannot_be_ends_with_2(home: Path, arguments: tuple
     assert said.out == ""
 
 
+def test_of_ways_to_say_what_is_exported_one_is_asked_for(home: Path) -> None:
+    for given in ((), ("--all", "--since", "1h")):
+        said = run(home, "export", *given).err
+        assert "give --correlation, --all or a time range (--since, --until), and only one of them" in said
+
+
 def test_an_export_is_one_entry_a_line_as_stored(home: Path, tmp_path: Path) -> None:
     said = run(home, "export", "--correlation", "chat:1")
     assert [json.loads(line)["n"] for line in said.out.splitlines()] == [1, 2, 3]
@@ -338,6 +344,12 @@ def test_what_a_refused_call_does_not_have_is_not_looked_for(home: Path, option:
 def test_an_account_that_is_not_there_has_no_history_either(home: Path, verb: str) -> None:
     said = trunkline("wallet", verb, "bob", "--home", str(home))
     assert (said.code, said.out, said.err.startswith("not_found: no wallet 'bob'")) == (2, "", True)
+
+
+@pytest.mark.parametrize("verb", ["show", "export", "verify"])
+def test_a_receipt_that_is_not_there_ends_with_2_like_everything_else_that_is_not(home: Path, verb: str) -> None:
+    said = trunkline("receipts", verb, "nope", "--home", str(home))
+    assert (said.code, said.out, said.err.startswith("not_found: no receipt 'nope' is on record")) == (2, "", True)
 
 
 def test_no_refused_calls_are_said_to_be_none(home: Path) -> None:

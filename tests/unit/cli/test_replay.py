@@ -47,8 +47,19 @@ def test_anybodys_file_is_told_with_what_could_not_be_proved(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("lines", "fault"),
+    [([], "the file is empty"), ([b'{"protocolVersion": "1.0"}'], ""), ([b"[1,"], ""), ([b"hello"], "not strict JSON")],
+)
+def test_a_file_that_is_no_trajectory_is_said_to_be_none(tmp_path: Path, lines: list[bytes], fault: str) -> None:
+    file = saved(tmp_path, "ops.json", lines)
+    said = trunkline("replay", file)
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith(f"trajectory.invalid: {file} is no trajectory: line 1: {fault}")
+    assert trunkline("replay", "diff", file, file).err == said.err
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault"),
     [
-        ([], "line 1: the file is empty"),
         (written(foreign(ReplayHeader={"replay_version": 2})), "line 1: ReplayHeader: replay_version: "),
         (written(foreign(ToolCall={"params": {"\x1b": 1}})), "line 4: params_hash is "),
         ([*written(foreign())[:4], b'{"event":"\\u202e","a":1,"a":1}'], "line 5: not strict JSON: a key appears twice"),

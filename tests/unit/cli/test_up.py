@@ -81,6 +81,9 @@ def test_a_second_one_in_the_same_home_is_refused_with_the_words_of_the_foregrou
     again = detached(home)
     assert again.code == 2
     assert again.err.startswith("already running: ")
+    home_named = f"--home {home}"
+    told = f"; `trunkline status {home_named}` shows it, `trunkline down {home_named}` stops it\n"
+    assert again.err.endswith(told)
 
 
 def test_a_configuration_that_cannot_be_used_is_told_by_the_command_that_started_it(home: Path) -> None:

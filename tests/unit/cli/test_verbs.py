@@ -28,6 +28,7 @@ from trunkline.edges.ossa.keys import OSSA_KEYS
 from trunkline.errors import ConfigError
 from trunkline.events import DirectiveStated, SettingsChanged, TokenIssued
 from trunkline.model import Actor, Circumstance, Decision, InputCondition, Rule, Status, ToolDefinition, fault
+from trunkline.sdk.ossa_identity import read_identity
 from trunkline.shown import AgentView, Question, TokenView, ToolView
 
 NASTY = "\x1b[31m\u202eevil\u200b\n"
@@ -80,6 +81,57 @@ def test_a_misspelt_verb_gets_a_suggestion() -> None:
 )
 def test_a_verb_that_is_part_of_another_is_named_with_it(word: str, meant: str) -> None:
     assert f"did you mean {meant}?" in trunkline(word).err
+
+
+@pytest.mark.parametrize("verb", ["approve", "deny"])
+@pytest.mark.parametrize("word", ["--all", "all"])
+def test_who_would_answer_all_questions_is_told_how_several_are_answered(verb: str, word: str) -> None:
+    said = trunkline(verb, word)
+    assert (said.code, "name several ids, or a run of a space with --run RUN" in said.err) == (2, True)
+    assert "--always" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "dangerous"),
+    [
+        (("approve", "a1", "--alway"), "--always"),
+        (("approve", "a1", "--also-untrust"), "--also-untrusted"),
+        (("approve", "a1", "--yess"), "--yes"),
+        (("space", "rm", "x", "--forced"), "--force"),
+        (("space", "new", "x", "--networks"), "--network"),
+        (("blob", "x", "--overwrit"), "--overwrite"),
+        (("ledger", "export", "--al"), "--all"),
+        (("connect", "x", "--und"), "--undo"),
+        (("up", "--deamon"), "--demo"),
+        (("jobs", "submit", "x", "--remot"), "--remote"),
+    ],
+)
+def test_an_option_that_does_more_than_was_typed_is_not_suggested(words: tuple[str, ...], dangerous: str) -> None:
+    said = trunkline(*words)
+    assert (said.code, f"No such option '{words[-1]}'." in said.err) == (2, True)
+    assert f"'{dangerous}'" not in said.err
+
+
+def test_a_misspelt_option_that_only_shows_gets_a_suggestion() -> None:
+    assert "Did you mean '--dry-run'?" in trunkline("connect", "x", "--dry-rum").err
+    assert "'--reason'" in trunkline("deny", "a1", "--reson", "no").err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("space", "create"), "no verb 'create' of space; did you mean space new?"),
+        (("token", "delete"), "no verb 'delete' of token; did you mean token revoke?"),
+        (("ledger", "verfy"), "no verb 'verfy' of ledger; did you mean ledger verify?"),
+        (("receipts", "ls"), "no verb 'ls' of receipts; `trunkline receipts` lists them"),
+        (("wallet", "xyzzy"), "no verb 'xyzzy' of wallet\n"),
+        # Alone it is a server on stdin and stdout.
+        (("mcp", "ls"), "no verb 'ls' of mcp\n"),
+    ],
+)
+def test_a_part_that_a_verb_does_not_have_is_told_with_what_was_meant(words: tuple[str, ...], told: str) -> None:
+    said = trunkline(*words)
+    assert (said.code, f"Error: {told}" in said.err) == (2, True), said.err
 
 
 def _lines(command: click.Command, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -202,6 +254,16 @@ def test_a_file_left_by_a_run_that_died_is_recognised(running: Running) -> None:
     assert running.run("agents").err.startswith("not running: trunkline up")
 
 
+def test_a_process_that_ended_and_is_not_reaped_is_taken_for_dead(running: Running) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    try:
+        running.write_ready(pid=process.pid)
+        assert running.run("agents").err.startswith("not running: trunkline up")
+    finally:
+        process.wait()
+
+
 def test_a_process_that_only_has_the_same_number_gets_no_token(running: Running) -> None:
     running.write_ready(start_time=1)
     assert running.run("agents").err.startswith("not running: trunkline up")
@@ -223,7 +285,10 @@ def test_an_exchange_that_does_not_answer_is_named(running: Running) -> None:
     running.write_ready(http="http://127.0.0.1:1")
     said = running.run("status")
     assert said.code == 2
-    assert "127.0.0.1:1" in said.err
+    assert said.err == "the exchange at 127.0.0.1:1 went away (nobody listens there); trunkline up starts it\n"
+    assert trunkline("status", "--home", str(running.home)).err.endswith(
+        f"; trunkline up --home {running.home} starts it\n"
+    )
 
 
 def test_a_wrong_operator_token_is_said_to_be_one(running: Running) -> None:
@@ -594,6 +659,8 @@ def test_a_token_for_nobody_is_refused(running: Running, arguments: tuple[str, .
 def test_why_a_token_is_refused_is_said_in_words(running: Running) -> None:
     edge = running.run("token", "new", "pigeon", "--agent", "x").err
     assert edge == "message.malformed: edge: expected opensentience, chiffon, ossa, mcp or http\n"
+    near = running.run("token", "new", "osa", "--agent", "x").err
+    assert near.endswith("; did you mean `ossa`?\n")
     agent = running.run("token", "new", "http", "--agent", "../x").err
     assert agent.startswith("message.malformed: agent: expected letters, digits, '.', '_' and '-'")
     kind = running.run("token", "new", "chiffon", "--agent", "x", "--type", "gardener").err
@@ -616,7 +683,7 @@ def test_a_type_is_refused_where_there_are_none(running: Running) -> None:
     assert running.run("token", "new", "http", "--agent", "x", "--type", "infra").code == 2
 
 
-def test_a_pair_of_keys_is_printed_as_two_jwks_and_listed_by_its_key_id(
+def test_a_pair_of_keys_is_printed_as_the_kit_takes_it_and_listed_by_its_key_id(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "KEY" not in running.run("token", "list").out
@@ -627,7 +694,9 @@ def test_a_pair_of_keys_is_printed_as_two_jwks_and_listed_by_its_key_id(
     assert list(shape) == ["id", "edge", "agent", "jwk", "enc_jwk", "type"]
     said = running.run(*arguments)
     shown = json.loads(said.out)
-    assert [set(one) for one in shown.values()] == [{"kty", "crv", "x", "kid", "d"}] * 2
+    assert [set(shown[name]) for name in ("jwk", "enc_jwk")] == [{"kty", "crv", "x", "kid", "d"}] * 2
+    found = read_identity(shown).identity
+    assert (found.agent_id, found.agent_type) == ("worker-7", "worker")
     assert "shown this once" in said.err
     listed = running.run("token", "list").out
     assert shape["jwk"]["kid"] in listed
@@ -677,6 +746,25 @@ def test_an_agents_process_is_steered_by_its_name(running: Running, monkeypatch:
         "not_found: the exchange launches no agent of this id; `trunkline agents` lists all\n",
     )
     assert asked == [("com.x", verb), ("com.y", verb)]
+
+
+@pytest.mark.parametrize(
+    ("verb", "state", "told"),
+    [
+        ("start", "ready", "runs already"),
+        ("start", "crashed", "is being started"),
+        ("stop", "stopped", "does not run, and is not started again"),
+        ("stop", "backoff", "is being stopped"),
+        ("restart", "stopped", "is being restarted"),
+    ],
+)
+def test_what_an_action_does_not_change_is_not_said_to_be_done(
+    running: Running, monkeypatch: pytest.MonkeyPatch, verb: str, state: str, told: str
+) -> None:
+    monkeypatch.setattr(running.exchange.operator, "steer", lambda *_: True)
+    monkeypatch.setattr(running.exchange.views, "agents", lambda: [AgentView("com.x", "e", state, steerable=True)])
+    no_wait = [] if verb == "stop" else ["--no-wait"]
+    assert running.run(verb, "com.x", *no_wait).out == f"com.x {told}; `trunkline agents` shows how it is\n"
 
 
 @pytest.mark.parametrize("verb", ["start", "stop", "restart"])
@@ -802,6 +890,12 @@ def test_a_run_without_a_message_says_what_is_missing(running: Running) -> None:
     said = running.run("space", "run", "demo", stdin=b"\n")
     assert said.code == 2
     assert "nothing on stdin" in said.err
+    empty = running.home / "operations.json"
+    empty.touch()
+    said = running.run("space", "run", "demo", str(empty))
+    assert (said.code, f"nothing in {empty}: an operations message is expected" in said.err) == (2, True)
+    said = running.run("space", "run", "demo", "nosuch.json")
+    assert (said.code, said.err) == (2, "file.unusable: nosuch.json: No such file or directory\n")
 
 
 def test_how_many_calls_were_refused_is_said_with_where_to_look(

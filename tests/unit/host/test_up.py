@@ -122,6 +122,7 @@ def test_an_address_that_is_taken_is_all_that_is_said(short_path: Path) -> None:
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith(f"config.invalid: {address}: cannot listen here")
     assert len(ran.stderr.splitlines()) == 1
+    assert ran.stderr.endswith(f"; `trunkline doctor --home {short_path / 'home'}` shows each that is taken\n")
 
 
 def test_an_agent_that_cannot_start_is_named_with_the_reason_at_the_start_and_by_a_reload(short_path: Path) -> None:

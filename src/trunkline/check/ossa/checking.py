@@ -26,6 +26,7 @@ from trunkline.check.ossa.endpoint import GONE, Endpoint, Unreachable
 from trunkline.check.ossa.wire import Identity
 from trunkline.check.report import Report
 from trunkline.check.suite import Result
+from trunkline.error_words import in_words
 
 # A run ends within 40 s, connecting and closing included.
 LIMIT_S: Final = 38.0
@@ -57,7 +58,7 @@ async def check_endpoint(
             endpoint, identities, request_timeout_s=request_timeout_s, rate=rate, denied=denied, patience_s=patience_s
         )
     except GONE as error:
-        raise Unreachable(f"{endpoint.url}: {error}") from None
+        raise Unreachable(f"{endpoint.url}: {in_words(error)}") from None
     try:
         results = await suite.run(cases, bench, limit_s=LIMIT_S, told=told)
     finally:

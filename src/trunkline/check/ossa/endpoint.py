@@ -26,6 +26,7 @@ from websockets.exceptions import WebSocketException
 
 from trunkline.check.ossa.wire import MAX_MESSAGE_BYTES, Message
 from trunkline.check.suite import Failed
+from trunkline.error_words import in_words
 
 MESSAGES: Final = "/ossa/v1/messages"
 SOCKET: Final = "/ossa/v1/ws"
@@ -130,7 +131,7 @@ class Endpoint:
         try:
             await self._in_thread(self._look)
         except OSError as error:
-            raise Unreachable(f"{self.url}: {error.strerror or error}") from None
+            raise Unreachable(f"{self.url}: {in_words(error)}") from None
 
     def _look(self) -> None:
         address = (self.host, self.port)

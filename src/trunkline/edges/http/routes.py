@@ -47,6 +47,7 @@ from trunkline.events import (
 )
 from trunkline.model import Principal, fault, identity_of, reserved_prefix
 from trunkline.shown import CallSearch, CallView
+from trunkline.tomlfile import suggestion
 
 # One page of calls: what a person scrolls through, and what a program may ask for at once.
 PAGE_CALLS: Final = 50
@@ -283,7 +284,8 @@ class Api:
         by, permissions = principal_of(request), body.permissions or ()
         kind = self._operator.token_kinds().get(body.edge)
         if kind is None:
-            raise BadRequest(400, f"edge: expected {one_of(self._operator.token_kinds())}")
+            known = self._operator.token_kinds()
+            raise BadRequest(400, f"edge: expected {one_of(known)}{suggestion(body.edge, known)}")
         terms = KeyTerms(body.agent, body.type or "", body.url or "", body.pin or "")
         if problem := kind.refusal(terms) or _unreachable(terms.url):
             raise BadRequest(400, problem)

@@ -64,10 +64,17 @@ class JobsEdge(RunningEdge):
             **self.agent.counts,
             "workers": self.agent.workers.count,
         }
+        optional = models.not_installed(self._settings)
         missing = models.missing(self._settings, self.sandboxes.missing)
-        if missing:
-            found["note"] = "; ".join(f"{schema_id} is not offered: {reason}" for schema_id, reason in missing.items())
+        if optional:
+            found["not_installed"] = _not_offered(optional)
+        if len(missing) > len(optional):
+            found["note"] = _not_offered({name: missing[name] for name in missing if name not in optional})
         return found
+
+
+def _not_offered(reasons: Mapping[str, str]) -> str:
+    return "; ".join(f"{schema_id} is not offered: {reason}" for schema_id, reason in reasons.items())
 
 
 JOBS: Final = Edge(name="jobs", make=JobsEdge, section="jobs")

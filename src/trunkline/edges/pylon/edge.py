@@ -7,7 +7,7 @@ Does not own who may connect (``serve``) or what codex does (``agent``, ``worksp
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from trunkline import key_files
@@ -18,7 +18,9 @@ from trunkline.edges.background import Background
 from trunkline.edges.edge import Edge, EdgeOff, RunningEdge, Surroundings, new_bearer
 from trunkline.edges.listener import WebListener
 from trunkline.edges.pylon.serve import PylonServer
-from trunkline.edges.pylon.translate import EDGE
+from trunkline.edges.pylon.translate import AGENT, EDGE
+from trunkline.model import Health
+from trunkline.shown import AgentView
 
 # What private channels are signed with; for whoever has to sign, on this machine.
 SECRET_FILE: Final = "pylon.secret"  # noqa: S105  (a name)
@@ -65,6 +67,13 @@ class PylonEdge(RunningEdge):
         """The address in use; clients connect to ``/app/{app_key}`` there."""
         url = None if self._listener is None else self._listener.url.replace("http", "ws", 1)
         return {EDGE: url}
+
+    def agents(self) -> Sequence[AgentView]:
+        """What keeps the agent from its work, if something does: it is there all the same, and says why."""
+        trouble = self.server.agent.trouble()
+        if trouble is None:
+            return ()
+        return (AgentView(AGENT, EDGE, "ready", health=Health.DEGRADED.value, note=trouble[1], resident=True),)
 
     def status(self) -> Mapping[str, object]:
         """How many are connected, and to what."""

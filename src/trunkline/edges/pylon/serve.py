@@ -251,6 +251,7 @@ class PylonServer:
             "workspaces": self.agent.count,
             "codex": "available" if trouble is None else trouble[0],
             "turned_away": self.turned_away,
+            **({"not_installed": trouble[1]} if trouble is not None and trouble[0] == translate.UNAVAILABLE else {}),
         }
 
     async def stop(self) -> None:

@@ -219,7 +219,7 @@ async def test_a_port_that_is_taken_is_named_with_its_key_and_leaves_no_socket_b
             tcp=taken.getsockname(),
         )
         text = "cannot listen here: Address already in use; choose another address in [opensentience] tcp"
-        with pytest.raises(ConfigError, match=f": {re.escape(text)}$"):
+        with pytest.raises(ConfigError, match=f": {re.escape(text)}; `trunkline doctor` shows each that is taken$"):
             await listener.start()
     assert not (short_path / "s").exists()
 

@@ -27,6 +27,23 @@ async def test_a_client_is_told_what_the_exchange_can_do_and_again_when_that_cha
         assert "com.example.echo/say" in [tool["tool_id"] for tool in second["tools"]]
 
 
+async def test_without_codex_status_and_the_list_of_agents_say_the_same(tmp_path: Path) -> None:
+    async with started(tmp_path, codex=("no-such-program",)) as kit:
+        [agent] = kit.exchange.views.agents()
+        assert (agent.agent_id, agent.state, agent.health, agent.steerable) == (
+            "pylon.codex",
+            "ready",
+            "degraded",
+            False,
+        )
+        assert agent.note.startswith("codex is not installed: ")
+        status = kit.edge.status()
+        assert (status["codex"], status["not_installed"]) == ("unavailable", agent.note)
+    async with started(tmp_path) as kit:
+        assert [(one.health, one.note) for one in kit.exchange.views.agents()] == [("ok", "")]
+        assert "not_installed" not in kit.edge.status()
+
+
 async def test_discover_and_ping_are_answered_with_or_without_data(tmp_path: Path) -> None:
     async with started(tmp_path) as kit, kit.client(SYSTEM) as client:
         await client.next("pylon.capabilities")
