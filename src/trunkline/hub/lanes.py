@@ -32,7 +32,7 @@ from trunkline.hub.judging import Case, Judging
 from trunkline.hub.limits import CALL_BYTES, HOUR_S, Load, Loads, written_at_most
 from trunkline.hub.registry import Agent, Registry, Tool
 from trunkline.hub.state import Call, State, held_beside
-from trunkline.model import INLINE_OUTPUT_BYTES, NOBODY, Now, Status, agent_of
+from trunkline.model import INLINE_OUTPUT_BYTES, NOBODY, Now, Status, agent_of, share_of
 from trunkline.schemas import value_of
 
 RUNNING: Final = Status.RUNNING
@@ -133,7 +133,9 @@ class Lanes:
     def _is_ordinary(self, case: Case) -> bool:
         """Whether nothing about this call needs to be judged again for the next one like it."""
         return (
-            not case.event.sensitive
+            # One of many who come once: his lane would be there for nobody.
+            share_of(case.caller) == case.caller
+            and not case.event.sensitive
             and not case.verdict.sensitive
             and case.event.on_behalf_of is NOBODY
             and case.warning is None

@@ -101,6 +101,15 @@ def test_a_lane_is_for_one_caller_and_one_tool(kit: Counting) -> None:
     assert lane_is_open(kit, by=Principal("http:other"))
 
 
+def test_a_stranger_who_comes_once_has_no_lane(kit: Counting) -> None:
+    stranger = Principal("nostr:npub1stranger")
+    kit.in_force(rules(("*", "*", "allow"), version="v2"))
+    kit.call("com.a/x", by=stranger)
+    assert not lane_is_open(kit, by=stranger)
+    kit.call("com.a/x")
+    assert lane_is_open(kit)
+
+
 def test_a_lane_is_its_callers_in_whichever_conversation_he_asks(kit: Counting) -> None:
     kit.call("com.a/x", session=50)
     assert lane_is_open(kit, session=51)
