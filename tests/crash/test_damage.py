@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import subprocess
@@ -134,7 +135,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         assert exchange.process is not None
         # All at once, as the kernel does when memory ends: the writer would still put its log in order.
         for process in psutil.Process(exchange.process.pid).children():
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         exchange.kill()
     assert (exchange.home / "ledger.sqlite-wal").stat().st_size > 100_000
     yield exchange.home

@@ -46,7 +46,7 @@ WAITING = {
     "opensentience": {"Admit", "Answer", "Deliver", "Reply", "Wait"},
     "space": {"Admit", "Answer", "Deliver", "Reply"},
     "chiffon": {"Admit", "Deliver"},
-    "trunkline": {"Answer", "Deliver", "Notify", "Reply"},
+    "trunkline": {"Answer", "Notify", "Reply"},
     "pylon": {"Answer", "Deliver", "Wait"},
     "mcp": {"Reply", "Wait"},
     "mounts": {"Admit", "Deliver"},

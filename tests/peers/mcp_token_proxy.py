@@ -6,6 +6,7 @@ of others included.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import threading
 from collections.abc import Iterator
@@ -31,7 +32,13 @@ def token_proxy(url: str, token: str) -> Iterator[str]:
             size = int(self.headers.get("content-length") or 0)
             body = self.rfile.read(size).replace(b'"name":"test_', f'"name":"{PREFIX}test_'.encode())
             body = body.replace(b'"name":"json_schema_2020', f'"name":"{PREFIX}json_schema_2020'.encode())
-            connection = http.client.HTTPConnection(target.hostname or "", target.port or 80, timeout=60)
+            # However it ends: a client may leave in the middle of an answer.
+            with contextlib.closing(
+                http.client.HTTPConnection(target.hostname or "", target.port or 80, timeout=60)
+            ) as connection:
+                self.pass_on(connection, body, own)
+
+        def pass_on(self, connection: http.client.HTTPConnection, body: bytes, own: str) -> None:
             connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
                 if name.lower() == "host":
@@ -48,6 +55,7 @@ def token_proxy(url: str, token: str) -> Iterator[str]:
             connection.putheader("content-length", str(len(body)))
             connection.endheaders(body)
             answer = connection.getresponse()
+            self.close_connection = True
             self.send_response(answer.status)
             for name in PASSED_BACK:
                 if found := answer.getheader(name):
@@ -57,8 +65,6 @@ def token_proxy(url: str, token: str) -> Iterator[str]:
             while data := answer.read1(65_536):
                 self.wfile.write(data.replace(PREFIX.encode(), b""))
                 self.wfile.flush()
-            self.close_connection = True
-            connection.close()
 
         do_GET = do_POST = do_DELETE = handle_one  # noqa: N815  (names of http.server)
 
