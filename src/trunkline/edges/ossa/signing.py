@@ -23,6 +23,7 @@ from typing import Any, Final
 import msgspec
 import orjson
 from msgspec import Struct
+from nacl.bindings import crypto_sign_open
 from nacl.exceptions import BadSignatureError, CryptoError
 from nacl.signing import SigningKey, VerifyKey
 
@@ -188,7 +189,7 @@ def check(data: bytes, claim: Claim, key: VerifyKey) -> Checked:
     """``Refused`` with 401 unless this key signed the message in these bytes."""
     form, has_floats = _signed(data)
     try:
-        key.verify(b"%b.%b" % (claim.header.encode(), _base64url(form)), claim.signature)
+        crypto_sign_open(b"%b%b.%b" % (claim.signature, claim.header.encode(), _base64url(form)), bytes(key))
     except BadSignatureError:
         raise Refused(UNAUTHORIZED, "the signature does not fit the message") from None
     if not has_floats:
