@@ -33,7 +33,7 @@ test: $(VENV)/.test strace bubblewrap chromium ## all checks and all tests
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/unit
 	$(BIN)/python tools/requirements.py
 
-unit: $(VENV)/.test ## the quick tests, in a minute and a half
+unit: $(VENV)/.test ## the quick tests, in about a minute
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" --hypothesis-profile quick tests/unit
 
 soak: $(VENV)/.test strace bubblewrap ## the promises at larger figures: MINUTES=60, FROM="kill9=1040" to go on, ONLY="kill9 power"
