@@ -39,7 +39,11 @@ class Starts:
 
     def __init__(self, exchange: ExchangeClient) -> None:
         self._exchange = exchange
-        self._runs = {agent_id: one.get("run_id") for agent_id, one in self._agents().items()}
+        self._before = self._agents()
+
+    def state_before(self, agent_id: str) -> str:
+        """In which state an agent was then; empty if there was none of this id."""
+        return str(self._before.get(agent_id, {}).get("state", ""))
 
     def _agents(self) -> dict[str, dict[str, Any]]:
         return {one["agent_id"]: one for one in self._exchange.get(at("agents"))["agents"]}
@@ -57,7 +61,7 @@ class Starts:
 
     def _is_settled(self, agent: dict[str, Any], is_restarted: dict[str, bool]) -> bool:
         run_id = agent.get("run_id")
-        is_earlier = run_id is not None and run_id == self._runs.get(agent["agent_id"])
+        is_earlier = run_id is not None and run_id == self._before.get(agent["agent_id"], {}).get("run_id")
         return agent["state"] not in {"starting", "running", "stopping"} and not (
             is_earlier and is_restarted[agent["agent_id"]]
         )
@@ -84,7 +88,7 @@ def how_it_is(agent: dict[str, Any]) -> str:
 
 def _steer(settings: CommandSettings, agent: str, action: str, done: str, *, no_wait: bool = True) -> None:
     exchange = settings.connect()
-    starts = None if no_wait else Starts(exchange)
+    starts = Starts(exchange)
 
     def refused(error: dict[str, Any]) -> NoReturn:
         exchange.refused = end_with
@@ -94,10 +98,9 @@ def _steer(settings: CommandSettings, agent: str, action: str, done: str, *, no_
         end_with(error)
 
     exchange.refused = refused
-    state = next((one["state"] for one in exchange.get(at("agents"))["agents"] if one["agent_id"] == agent), "")
     answer = exchange.post(at("agents", agent, action))
-    done = _ALREADY.get((action, state), done)
-    if starts is None:
+    done = _ALREADY.get((action, starts.state_before(agent)), done)
+    if no_wait:
         if not settings.shown_as_json(answer):
             say(f"{printable(agent)} {done}; `{typed('agents')}` shows how it is")
         return
